@@ -22,8 +22,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/pkg/telemetry"
@@ -79,7 +77,6 @@ type Gateway struct {
 	answerTimes     recentMap[string, time.Time] // of the latest answers, to measure the critic
 	clients         clientLimits
 	metrics         metricStore
-	runtimeMetrics  prometheus.Collector
 	scope           *telemetry.Scope // of the requests of HTTP clients
 	notes           noteIndex
 
@@ -101,7 +98,7 @@ type Gateway struct {
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
 	g := &Gateway{
-		cfg: cfg, link: link, events: client.NewFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(),
+		cfg: cfg, link: link, events: client.NewFeed(), Version: "dev",
 		bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout, sessionsTimeout: sessionsTimeout,
 	}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)

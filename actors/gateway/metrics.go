@@ -9,10 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"conclave/pkg/actor"
 	"conclave/pkg/telemetry"
 	"conclave/subjects"
@@ -27,14 +23,11 @@ const metricsTimeout = 3 * time.Second
 func (g *Gateway) onMetrics(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(g.runtimeMetrics, g.metrics.collect(ctx, g))
-	promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(w, r)
+	text := append(encodeMetrics(g.metrics.collect(ctx, g)), encodeRuntimeMetrics()...)
+	w.Header().Set("Content-Type", metricsType)
+	_, _ = w.Write(text) // the client is gone
 	return nil
 }
-
-// newRuntimeMetrics returns the collector of the Go runtime.
-func newRuntimeMetrics() prometheus.Collector { return collectors.NewGoCollector() }
 
 // metricStore adds up the counters of actors. An actor may have several instances, in several processes, and its
 // counters start at zero in each; the sums only grow while the gateway runs.
@@ -70,9 +63,8 @@ var metricsByName = func() map[string]*telemetry.Metric {
 	return out
 }()
 
-// collect reads the samples of all actors and of the system, and returns them as a collector. A part that cannot be
-// read is missing.
-func (s *metricStore) collect(ctx context.Context, g *Gateway) sampleCollector {
+// collect reads the samples of all actors and of the system. A part that cannot be read is missing.
+func (s *metricStore) collect(ctx context.Context, g *Gateway) sampleList {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -87,7 +79,7 @@ func (s *metricStore) collect(ctx context.Context, g *Gateway) sampleCollector {
 // merge adds up the samples of replies: counters and histograms of all instances that were ever seen, gauges of those
 // that replied. Samples of unknown metrics, or with a wrong number of labels or buckets, are skipped: another machine
 // may run another version, and is not trusted with names.
-func (s *metricStore) merge(stats []actor.StatsReply, now time.Time) (out sampleCollector) {
+func (s *metricStore) merge(stats []actor.StatsReply, now time.Time) (out sampleList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.counters == nil {
@@ -252,47 +244,12 @@ type actorSample struct {
 	telemetry.Sample
 }
 
-func withoutActor(samples []telemetry.Sample) (out sampleCollector) {
+func withoutActor(samples []telemetry.Sample) (out sampleList) {
 	for _, s := range samples {
 		out = append(out, actorSample{Sample: s})
 	}
 	return out
 }
 
-// sampleCollector serves samples to Prometheus. The samples must be valid and have different labels.
-type sampleCollector []actorSample
-
-// Describe implements [prometheus.Collector]. It sends nothing: the set of series is not known before.
-func (c sampleCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements [prometheus.Collector].
-func (c sampleCollector) Collect(to chan<- prometheus.Metric) {
-	for _, s := range c {
-		m := metricsByName[s.Name]
-		names, values := m.Labels, s.Labels
-		if s.actor != "" {
-			names, values = append([]string{"actor"}, names...), append([]string{s.actor}, values...)
-		}
-		desc := prometheus.NewDesc(m.Name, m.Help, names, nil)
-		var metric prometheus.Metric
-		var err error
-		switch m.Kind {
-		case telemetry.Histogram:
-			buckets, total := map[float64]uint64{}, uint64(0)
-			for i, n := range s.Counts {
-				total += n
-				if i < len(m.Buckets) {
-					buckets[m.Buckets[i]] = total
-				}
-			}
-			metric, err = prometheus.NewConstHistogram(desc, total, s.Value, buckets, values...)
-		case telemetry.Counter:
-			metric, err = prometheus.NewConstMetric(desc, prometheus.CounterValue, s.Value, values...)
-		default:
-			metric, err = prometheus.NewConstMetric(desc, prometheus.GaugeValue, s.Value, values...)
-		}
-		if err == nil { // a label that is no UTF-8
-			to <- metric
-		}
-	}
-}
+// sampleList is the samples of one scrape. They are valid and have different labels.
+type sampleList []actorSample

@@ -88,8 +88,8 @@ type Chunk struct {
 	Thinking string
 	Calls    []Call // complete calls; a backend assembles fragments
 	Done     bool
-	Final    Final    // valid when Done; RemoteHost may be set before
-	Reading  *Reading // set in a chunk without anything else, before all others; nil = none
+	Final    Final    // valid when Done; RemoteHost may be set before, with Model in a chunk without anything else
+	Reading  *Reading // set in a chunk without anything else, before the reply; nil = none
 	Notice   string   // a message for the user about the reply, in a chunk without anything else; "" = none
 }
 

@@ -1,8 +1,4 @@
-// Package anthropic reaches Anthropic's API through its own library.
-//
-// The library looks for keys, addresses and headers in the environment and in the home folder. None of that is used:
-// the key comes from [Config].Key for each request, and is set on the way to the wire, behind the library. Its retries
-// and its tracing are off.
+// Package anthropic reaches Anthropic's API.
 //
 // Options that the service does not support are left out: Window, KeepAlive, Seed; and Temperature while the model
 // thinks, because the service rejects it. It has no embeddings and no pull. Where thinking needs a budget and Predict
@@ -16,15 +12,11 @@ package anthropic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"net/http"
+	"net/url"
 	"sync"
-	"time"
-
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/option"
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/remote"
@@ -32,6 +24,8 @@ import (
 
 // Address is where the service is.
 const Address = "https://api.anthropic.com"
+
+const version = "2023-06-01" // of the API
 
 // Config configures a [Backend].
 type Config struct {
@@ -44,7 +38,6 @@ type Config struct {
 // Backend implements [model.Backend].
 type Backend struct {
 	remote *remote.Client
-	sdk    sdk.Client
 	signed remote.SignatureCache // thinking blocks by the id of the call that followed
 
 	mu       sync.Mutex
@@ -53,55 +46,65 @@ type Backend struct {
 
 var _ model.Backend = (*Backend)(nil)
 
-// maxRequestTime is how long one request may take when its context does not say. The library wants a bound, or computes
-// one of its own from the number of tokens.
-const maxRequestTime = time.Hour
-
 // New returns a backend without connecting. It rejects an invalid URL: see [remote.New].
 func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
 	}
 	c, err := remote.New(remote.Config{
-		URL: cfg.URL, Key: cfg.Key, Header: "X-Api-Key", Client: cfg.Client,
-		Limit: cfg.Limit,
+		URL: cfg.URL, Key: cfg.Key, Header: "X-Api-Key", Extra: map[string]string{"Anthropic-Version": version},
+		Client: cfg.Client, Limit: cfg.Limit,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{
-		remote: c,
-		sdk: sdk.NewClient(
-			option.WithoutEnvironmentDefaults(),
-			option.WithBaseURL(c.URL().String()),
-			option.WithHTTPClient(c.HTTP()),
-			option.WithMaxRetries(0),
-			option.WithRequestTimeout(maxRequestTime),
-			option.WithoutOpenTelemetry(),
-		),
-		adaptive: map[string]bool{},
-	}, nil
+	return &Backend{remote: c, adaptive: map[string]bool{}}, nil
 }
 
-// maxModels is how many entries of the service's list are looked at.
-const maxModels = 10_000
+const mostPages = 20 // of models
 
-// List implements [model.Backend]. It returns at most maxModels models.
-func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
-	kctx, call, err := b.remote.BeginCall(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var infos []model.Info
-	err = remote.RecoverPanic(func() error {
-		pages := b.sdk.Models.ListAutoPaging(kctx, sdk.ModelListParams{Limit: sdk.Int(1000)})
-		for len(infos) < maxModels && pages.Next() {
-			infos = append(infos, b.describeModel(pages.Current()))
+// entry is a model in the service's list.
+type entry struct {
+	ID           string `json:"id"`
+	Line         string `json:"line"`
+	Window       int    `json:"max_input_tokens"`
+	Capabilities struct {
+		Images   capability `json:"image_input"`
+		Thinking struct {
+			capability
+			Types struct {
+				Adaptive capability `json:"adaptive"`
+			} `json:"types"`
+		} `json:"thinking"`
+	} `json:"capabilities"`
+}
+
+type capability struct {
+	Supported bool `json:"supported"`
+}
+
+// List implements [model.Backend]. It reads at most 20 pages; models beyond them and those without an id are left out.
+func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
+	query := url.Values{"limit": {"1000"}}
+	for range mostPages {
+		var page struct {
+			Models []entry `json:"data"`
+			More   bool    `json:"has_more"`
+			Last   string  `json:"last_id"`
 		}
-		return pages.Err()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("listing models: %w", convertError(ctx, call, err, remote.RequestInfo{}))
+		err := b.remote.SendJSON(ctx, "/v1/models?"+query.Encode(), nil, &page, remote.RequestInfo{})
+		if err != nil {
+			return nil, fmt.Errorf("listing models: %w", err)
+		}
+		for _, m := range page.Models {
+			if m.ID != "" {
+				infos = append(infos, b.describeModel(m))
+			}
+		}
+		if !page.More || page.Last == "" {
+			break
+		}
+		query.Set("after_id", page.Last)
 	}
 	return infos, nil
 }
@@ -112,36 +115,30 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	if err != nil {
 		return model.Info{}, err
 	}
-	return b.describeModel(*m), nil
+	return b.describeModel(m), nil
 }
 
 // fetchModel asks the service for one model; it does not cache. The names "", "." and "..", which would change the path
 // of the request, are [model.ErrMissing] without a request.
-func (b *Backend) fetchModel(ctx context.Context, name string) (*sdk.ModelInfo, error) {
+func (b *Backend) fetchModel(ctx context.Context, name string) (m entry, err error) {
 	if name == "" || name == "." || name == ".." {
-		return nil, fmt.Errorf("%w: %q is not the name of a model", model.ErrMissing, name)
+		return m, fmt.Errorf("%w: %q is not the name of a model", model.ErrMissing, name)
 	}
-	kctx, call, err := b.remote.BeginCall(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m, err := b.sdk.Models.Get(kctx, name, sdk.ModelGetParams{})
-	if err == nil && (m == nil || m.ID == "") {
-		err = errEmpty
+	err = b.remote.SendJSON(ctx, "/v1/models/"+url.PathEscape(name), nil, &m, remote.RequestInfo{Model: name})
+	if err == nil && m.ID == "" {
+		err = fmt.Errorf("%w: the description has no id", model.ErrMalformed)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("looking at %q: %w", name, convertError(ctx, call, err, remote.RequestInfo{Model: name}))
+		return m, fmt.Errorf("looking at %q: %w", name, err)
 	}
 	return m, nil
 }
 
-var errEmpty = errors.New("empty response")
-
 // describeModel converts a list entry. All models of the service support tools, which the list does not mention.
-func (b *Backend) describeModel(m sdk.ModelInfo) model.Info {
+func (b *Backend) describeModel(m entry) model.Info {
 	return model.Info{
-		Name: m.ID, Family: string(m.Line), Window: int(max(m.MaxInputTokens, 0)), Tools: true,
-		Thinking: m.Capabilities.Thinking.Supported, Vision: m.Capabilities.ImageInput.Supported, Remote: b.host(),
+		Name: m.ID, Family: m.Line, Window: max(m.Window, 0), Tools: true,
+		Thinking: m.Capabilities.Thinking.Supported, Vision: m.Capabilities.Images.Supported, Remote: b.host(),
 	}
 }
 
@@ -159,39 +156,4 @@ func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error]
 func (b *Backend) Embed(context.Context, string, []string) (model.Vectors, error) {
 	return model.Vectors{}, fmt.Errorf("%w: Anthropic makes no vectors; use another backend for them",
 		model.ErrUnsupported)
-}
-
-// convertError converts an SDK error to a sentinel of package model where one applies; a describes the request. SDK
-// errors are never wrapped: they quote the response, which may contain the key.
-func convertError(ctx context.Context, call *remote.Call, err error, a remote.RequestInfo) error {
-	e, ok := errors.AsType[*sdk.Error](err)
-	if !ok || ctx.Err() != nil {
-		return call.LibraryError(ctx, err)
-	}
-	status := e.StatusCode
-	if status < 400 { // an error in mid-stream: the status was sent before
-		status = statusOf(e.Type())
-	}
-	return call.StatusError(status, remote.ErrorMessage([]byte(e.RawJSON())), a)
-}
-
-// statusOf returns the HTTP status that stands for an error type inside a stream; 500 for an unknown one.
-func statusOf(t sdk.ErrorType) int {
-	switch t {
-	case sdk.ErrorTypeInvalidRequestError:
-		return http.StatusBadRequest
-	case sdk.ErrorTypeAuthenticationError:
-		return http.StatusUnauthorized
-	case sdk.ErrorTypePermissionError, sdk.ErrorTypeBillingError:
-		return http.StatusForbidden
-	case sdk.ErrorTypeNotFoundError:
-		return http.StatusNotFound
-	case sdk.ErrorTypeRateLimitError:
-		return http.StatusTooManyRequests
-	case sdk.ErrorTypeOverloadedError:
-		return http.StatusServiceUnavailable
-	case sdk.ErrorTypeTimeoutError:
-		return http.StatusGatewayTimeout
-	}
-	return http.StatusInternalServerError
 }

@@ -299,7 +299,8 @@ func TestHiddenThinking(t *testing.T) {
 			begin, start(0, `{"type":"redacted_thinking","data":"c2VjcmV0"}`), stop(0),
 			start(1, `{"type":"thinking","thinking":"shown","signature":""}`),
 			grow(1, `{"type":"signature_delta","signature":"s1"}`), stop(1),
-			start(2, `{"type":"tool_use","id":"a","name":"look","input":{}}`), stop(2), end, over,
+			start(2, `{"type":"thinking","thinking":"","signature":"s2"}`), stop(2),
+			start(3, `{"type":"tool_use","id":"a","name":"look","input":{}}`), stop(3), end, over,
 		))(w, r)
 	})
 	r := question()
@@ -312,7 +313,8 @@ func TestHiddenThinking(t *testing.T) {
 	chat(t, b, r)
 	<-bodies
 	if second := <-bodies; !strings.Contains(second,
-		`{"data":"c2VjcmV0","type":"redacted_thinking"},{"signature":"s1","thinking":"shown","type":"thinking"}`) {
+		`{"type":"redacted_thinking","data":"c2VjcmV0"},{"type":"thinking","thinking":"shown","signature":"s1"},`+
+			`{"type":"thinking","thinking":"","signature":"s2"},`) {
 		t.Errorf("sent %s", second)
 	}
 }

@@ -1,19 +1,13 @@
 package anthropic
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"strings"
-	"unicode/utf8"
-
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/packages/param"
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/remote"
@@ -22,107 +16,131 @@ import (
 const (
 	defaultTokens = 4096 // the service wants a limit
 	leastBudget   = 1024 // of thinking; the service takes no less
-	mostCalls     = 128  // in one reply
 )
 
-// Chat implements [model.Chat]. Errors wrap a sentinel of package model where one applies: see [convertError]. A stream
-// without its last event is [model.ErrCut].
+// request is the body of POST /v1/messages.
+type request struct {
+	Model       string    `json:"model"`
+	MaxTokens   int       `json:"max_tokens"`
+	System      []block   `json:"system,omitempty"`
+	Messages    []message `json:"messages"`
+	Tools       []tool    `json:"tools,omitempty"`
+	Thinking    *thinking `json:"thinking,omitempty"`
+	Temperature *float64  `json:"temperature,omitempty"`
+	Stop        []string  `json:"stop_sequences,omitempty"`
+	Output      *output   `json:"output_config,omitempty"`
+	Stream      bool      `json:"stream,omitempty"`
+}
+
+type message struct {
+	Role    string  `json:"role"`
+	Content []block `json:"content"`
+}
+
+type tool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"input_schema"`
+}
+
+type thinking struct {
+	Type    string `json:"type"` // disabled, enabled or adaptive
+	Budget  int    `json:"budget_tokens,omitempty"`
+	Display string `json:"display,omitempty"`
+}
+
+type output struct {
+	Format struct {
+		Type   string          `json:"type"`
+		Schema json.RawMessage `json:"schema"`
+	} `json:"format"`
+}
+
+// block is a content block of a request or a reply. Its Type says which other fields it has.
+type block struct {
+	Type string `json:"type"`
+	// text
+	Text string `json:"text,omitempty"`
+	// thinking: a pointer, because it is sent back even when it is empty
+	Thinking  *string `json:"thinking,omitempty"`
+	Signature string  `json:"signature,omitempty"`
+	// redacted_thinking
+	Data string `json:"data,omitempty"`
+	// image
+	Source *source `json:"source,omitempty"`
+	// tool_use
+	ID    string          `json:"id,omitempty"`
+	Name  string          `json:"name,omitempty"`
+	Input json.RawMessage `json:"input,omitempty"`
+	// tool_result
+	CallID  string  `json:"tool_use_id,omitempty"`
+	Content []block `json:"content,omitempty"`
+}
+
+type source struct {
+	Type  string `json:"type"` // base64
+	Media string `json:"media_type"`
+	Data  []byte `json:"data"`
+}
+
+// Chat implements [model.Chat]: see [remote.Client.Chat]. A stream without its last event is [model.ErrCut].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
-	return func(yield func(model.Chunk, error) bool) {
-		// When the caller stops iterating, the connection is closed, which cancels the request at the service.
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		if err := b.runChat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
-			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
+	return b.remote.Chat(ctx, r, b.encodeRequest, func(c *remote.Call) remote.Reply {
+		return &reply{
+			call: c, keep: &b.signed, open: map[int]*openBlock{},
+			final: model.Final{Model: r.Model, RemoteHost: b.host()},
 		}
-	}
-}
-
-// errStopped means that the caller stopped iterating.
-var errStopped = errors.New("stopped")
-
-// runChat sends r and yields the chunks of the reply. errStopped = the caller stopped iterating; any other error was
-// not yielded yet.
-func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
-	params, err := b.encodeRequest(ctx, r)
-	if err != nil {
-		return err
-	}
-	kctx, call, err := b.remote.BeginCall(ctx)
-	if err != nil {
-		return err
-	}
-	p := &reply{asked: remote.InfoOf(r), call: call, keep: &b.signed}
-	p.final.Model, p.final.RemoteHost = r.Model, b.host()
-	if r.Stream {
-		return p.readStream(ctx, b.sdk.Messages.NewStreaming(kctx, params), yield)
-	}
-	var m *sdk.Message
-	err = remote.RecoverPanic(func() (err error) {
-		m, err = b.sdk.Messages.New(kctx, params)
-		return err
 	})
-	if err != nil {
-		return convertError(ctx, call, err, p.asked)
-	}
-	return p.readWhole(m, yield)
 }
 
-// encodeRequest converts r to the service's parameters. It rejects a format and tool parameters that are not JSON, and
-// a conversation without any text or call. Without Predict the limit is defaultTokens; Temperature is left out while
-// the model thinks. It may ask the service about the model: see hasAdaptiveThinking.
-func (b *Backend) encodeRequest(ctx context.Context, r model.Request) (sdk.MessageNewParams, error) {
-	out := sdk.MessageNewParams{Model: r.Model, MaxTokens: int64(r.Options.Predict), StopSequences: r.Options.Stop}
+// encodeRequest returns the path and the body for r. It rejects a format and tool parameters that are not JSON objects,
+// and a conversation without any text or call. Without Predict the limit is defaultTokens; Temperature is left out
+// while the model thinks. It may ask the service about the model: see hasAdaptiveThinking.
+func (b *Backend) encodeRequest(ctx context.Context, r model.Request) (string, any, error) {
+	out := request{Model: r.Model, MaxTokens: r.Options.Predict, Stop: r.Options.Stop, Stream: r.Stream}
 	if out.MaxTokens <= 0 {
 		out.MaxTokens = defaultTokens
 	}
 	if err := b.setThinking(ctx, r, &out); err != nil {
-		return out, err
+		return "", nil, err
 	}
-	thinks := out.Thinking.OfAdaptive != nil || out.Thinking.OfEnabled != nil
-	if r.Options.Temperature != nil && !thinks {
-		out.Temperature = sdk.Float(*r.Options.Temperature)
+	thinks := out.Thinking != nil && out.Thinking.Type != "disabled"
+	if !thinks {
+		out.Temperature = r.Options.Temperature
 	}
 	for _, t := range r.Tools {
-		schema := bytes.TrimSpace(t.Parameters)
-		if len(schema) == 0 {
-			schema = []byte(`{"type":"object"}`)
+		schema, ok := remote.JSONObject(t.Parameters)
+		switch {
+		case !ok:
+			return "", nil, fmt.Errorf("the parameters of the tool %s are not a JSON object", t.Name)
+		case string(schema) == "{}":
+			schema = json.RawMessage(`{"type":"object"}`)
 		}
-		if !json.Valid(schema) {
-			return out, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
-		}
-		tool := sdk.ToolParam{
-			Name:        t.Name,
-			InputSchema: param.Override[sdk.ToolInputSchemaParam](json.RawMessage(schema)),
-		}
-		if t.Description != "" {
-			tool.Description = sdk.String(t.Description)
-		}
-		out.Tools = append(out.Tools, sdk.ToolUnionParam{OfTool: &tool})
+		out.Tools = append(out.Tools, tool{t.Name, t.Description, schema})
 	}
 	if len(r.Format) > 0 {
-		if !json.Valid(r.Format) {
-			return out, errors.New("the format of the answer is not JSON")
+		schema, ok := remote.JSONObject(r.Format)
+		if !ok {
+			return "", nil, errors.New("the format of the answer is not a JSON object")
 		}
-		out.OutputConfig.Format = param.Override[sdk.JSONOutputFormatParam](
-			json.RawMessage(slices.Concat([]byte(`{"type":"json_schema","schema":`), r.Format, []byte(`}`))))
+		out.Output = &output{}
+		out.Output.Format.Type, out.Output.Format.Schema = "json_schema", schema
 	}
 	b.encodeConversation(r.Messages, thinks, &out)
 	if len(out.Messages) == 0 {
-		return out, errors.New("there is nothing to answer: every message is empty")
+		return "", nil, errors.New("there is nothing to answer: every message is empty")
 	}
-	return out, nil
+	return "/v1/messages", out, nil
 }
 
 // setThinking enables or disables thinking in out; r.Think nil leaves it to the service. Newer models choose their own
 // budget; older ones need a budget, half of MaxTokens, and the signed thinking of the current tool loop, without which
 // thinking is disabled. MaxTokens grows where it does not exceed the smallest budget. The error is that of ctx.
-func (b *Backend) setThinking(ctx context.Context, r model.Request, out *sdk.MessageNewParams) error {
+func (b *Backend) setThinking(ctx context.Context, r model.Request, out *request) error {
 	if r.Think == nil {
 		return nil
 	}
-	off := sdk.NewThinkingConfigDisabledParam()
-	out.Thinking.OfDisabled = &off
+	out.Thinking = &thinking{Type: "disabled"}
 	if !*r.Think {
 		return nil
 	}
@@ -131,14 +149,12 @@ func (b *Backend) setThinking(ctx context.Context, r model.Request, out *sdk.Mes
 	case err != nil:
 		return err
 	case adaptive:
-		out.Thinking = sdk.ThinkingConfigParamUnion{OfAdaptive: &sdk.ThinkingConfigAdaptiveParam{
-			Display: sdk.ThinkingConfigAdaptiveDisplaySummarized,
-		}}
+		out.Thinking = &thinking{Type: "adaptive", Display: "summarized"}
 	case !b.lacksSignedThinking(r.Messages):
 		if out.MaxTokens <= leastBudget {
 			out.MaxTokens += leastBudget // the budget must be below the limit
 		}
-		out.Thinking = sdk.ThinkingConfigParamOfEnabled(max(leastBudget, out.MaxTokens/2))
+		out.Thinking = &thinking{Type: "enabled", Budget: max(leastBudget, out.MaxTokens/2)}
 	}
 	return nil
 }
@@ -189,59 +205,44 @@ func (b *Backend) lacksSignedThinking(in []model.Message) bool {
 // encodeConversation adds the conversation to out: system text separately, tool results in the user message after the
 // calls. Blank texts are omitted, because the service rejects them. thinks says that thinking is on: then the signed
 // thinking of the current tool loop is sent with its calls.
-func (b *Backend) encodeConversation(in []model.Message, thinks bool, out *sdk.MessageNewParams) {
+func (b *Backend) encodeConversation(in []model.Message, thinks bool, out *request) {
 	turns := remote.GroupTurns(in)
 	inLoop := toolLoopStart(turns)
 	for i, t := range turns {
-		var blocks []sdk.ContentBlockParamUnion
+		var blocks, results []block
 		if thinks && i >= inLoop && len(t.Calls) > 0 {
-			blocks = decodeThinking(b.signed.Get(t.Calls[0].ID))
+			_ = json.Unmarshal(b.signed.Get(t.Calls[0].ID), &blocks) // none: see setThinking
 		}
 		if strings.TrimSpace(t.Content) != "" {
+			text := block{Type: "text", Text: t.Content}
 			if t.Role == model.System {
-				out.System = append(out.System, sdk.TextBlockParam{Text: t.Content})
+				out.System = append(out.System, text)
 				continue
 			}
-			blocks = append(blocks, sdk.NewTextBlock(t.Content))
+			blocks = append(blocks, text)
 		}
-		for _, image := range t.Images {
-			blocks = append(blocks, sdk.NewImageBlockBase64(image.Type, base64.StdEncoding.EncodeToString(image.Data)))
+		for _, i := range t.Images {
+			blocks = append(blocks, block{Type: "image", Source: &source{"base64", i.Type, i.Data}})
 		}
 		for _, c := range t.Calls {
-			blocks = append(blocks, sdk.NewToolUseBlock(c.Wire, argumentsOrEmpty(c.Arguments), c.Name))
+			args, _ := remote.JSONObject(c.Arguments) // a call with other arguments was never run
+			blocks = append(blocks, block{Type: "tool_use", ID: c.Wire, Name: c.Name, Input: args})
+			result := block{Type: "tool_result", CallID: c.Wire}
+			if strings.TrimSpace(c.Result) != "" {
+				result.Content = []block{{Type: "text", Text: c.Result}}
+			}
+			results = append(results, result)
 		}
 		if len(blocks) == 0 {
 			continue
 		}
-		if t.Role != model.Assistant {
-			out.Messages = append(out.Messages, sdk.NewUserMessage(blocks...))
-			continue
+		role := model.User
+		if t.Role == model.Assistant {
+			role = model.Assistant
 		}
-		out.Messages = append(out.Messages, sdk.NewAssistantMessage(blocks...))
-		if len(t.Calls) > 0 {
-			out.Messages = append(out.Messages, sdk.NewUserMessage(encodeResults(t.Calls)...))
+		out.Messages = append(out.Messages, message{role, blocks})
+		if len(results) > 0 {
+			out.Messages = append(out.Messages, message{model.User, results})
 		}
 	}
-}
-
-// encodeResults converts the results of calls to blocks. A blank result has no content, because the service rejects
-// blank texts.
-func encodeResults(made []remote.CallResult) (blocks []sdk.ContentBlockParamUnion) {
-	for _, c := range made {
-		block := sdk.ToolResultBlockParam{ToolUseID: c.Wire}
-		if strings.TrimSpace(c.Result) != "" {
-			block.Content = []sdk.ToolResultBlockParamContentUnion{{OfText: &sdk.TextBlockParam{Text: c.Result}}}
-		}
-		blocks = append(blocks, sdk.ContentBlockParamUnion{OfToolResult: &block})
-	}
-	return blocks
-}
-
-// argumentsOrEmpty returns raw if it is a JSON object, with U+FFFD for bytes that are not UTF-8, and an empty object
-// otherwise.
-func argumentsOrEmpty(raw json.RawMessage) json.RawMessage {
-	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' || !json.Valid(raw) {
-		return json.RawMessage("{}")
-	}
-	return bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError)))
 }

@@ -1,184 +1,162 @@
 package anthropic
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode/utf8"
-
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/packages/ssestream"
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/remote"
 )
 
-// thinkingBlock is a thinking block as cached for the next request of the tool loop.
-type thinkingBlock struct {
-	Thinking  string `json:"t,omitempty"`
-	Signature string `json:"s,omitempty"`
-	Hidden    string `json:"h,omitempty"` // redacted thinking
+// maxOpenBlocks is how many blocks of a stream may be incomplete at a time.
+const maxOpenBlocks = 128
+
+// usage is the service's token count.
+type usage struct {
+	Input        int `json:"input_tokens"`
+	CacheWritten int `json:"cache_creation_input_tokens"`
+	CacheRead    int `json:"cache_read_input_tokens"`
+	Output       int `json:"output_tokens"`
 }
 
-// decodeThinking returns the blocks of cached thinking; nil when there is none or it cannot be decoded.
-func decodeThinking(kept []byte) (blocks []sdk.ContentBlockParamUnion) {
-	var all []thinkingBlock
-	if json.Unmarshal(kept, &all) != nil {
-		return nil
-	}
-	for _, t := range all {
-		if t.Hidden != "" {
-			blocks = append(blocks, sdk.NewRedactedThinkingBlock(t.Hidden))
-		} else {
-			blocks = append(blocks, sdk.NewThinkingBlock(t.Signature, t.Thinking))
-		}
-	}
-	return blocks
+func (u usage) prompt() int { return u.Input + u.CacheWritten + u.CacheRead }
+
+// envelope is a reply without its content.
+type envelope struct {
+	Role  string `json:"role"`
+	Model string `json:"model"`
+	Usage usage  `json:"usage"`
 }
 
-// reply assembles one reply.
+// event is an event of a stream. Its Type says which other fields it has.
+type event struct {
+	Type    string          `json:"type"`
+	Message envelope        `json:"message"`
+	Index   int             `json:"index"`
+	Block   block           `json:"content_block"`
+	Error   json.RawMessage `json:"error"`
+	Usage   usage           `json:"usage"`
+	Delta   struct {
+		Text      string `json:"text"`
+		Thinking  string `json:"thinking"`
+		Signature string `json:"signature"`
+		Input     string `json:"partial_json"`
+		Reason    string `json:"stop_reason"`
+	} `json:"delta"`
+}
+
+// reply implements [remote.Reply].
 type reply struct {
-	asked remote.RequestInfo
-	call  *remote.Call
-	keep  *remote.SignatureCache
+	call *remote.Call
+	keep *remote.SignatureCache
 
 	final    model.Final
-	open     map[int64]*block // of a stream, by index
-	thoughts []thinkingBlock
-	first    string // id of the first call
+	open     map[int]*openBlock // of a stream, by index
+	thoughts []block            // for the next request of the tool loop
+	first    string             // id of the first call
 	calls    int
 }
 
-// block is a content block that is still being streamed.
-type block struct {
-	kind string
-	id   string
-	name string
-	text strings.Builder // arguments or thinking
-	sign string
+// openBlock is a content block that is still being streamed.
+type openBlock struct {
+	block
+	text strings.Builder // further arguments or thinking
 }
 
-// readStream reads events until message_stop and yields what is in them, then the last chunk. A stream that ends before
-// is a transport error, a panic of the library is an error too. errStopped = the caller stopped iterating.
-func (p *reply) readStream(
-	ctx context.Context, s *ssestream.Stream[sdk.MessageStreamEventUnion], yield func(model.Chunk, error) bool,
-) error {
-	defer s.Close()
-	p.open = map[int64]*block{}
-	more := false
-	next := func() error { more = s.Next(); return s.Err() }
-	for {
-		if err := remote.RecoverPanic(next); err != nil {
-			return convertError(ctx, p.call, err, p.asked)
-		}
-		if !more {
-			return p.call.TransportError(ctx, nil)
-		}
-		e := s.Current()
-		if e.Type == "message_stop" {
-			p.cacheThinking()
-			yield(model.Chunk{Done: true, Final: p.final}, nil)
-			return nil
-		}
-		c, err := p.readEvent(e)
-		if err != nil {
-			return err
-		}
-		c.Content, c.Thinking = replaceInvalidUTF8(c.Content), replaceInvalidUTF8(c.Thinking)
-		if (c.Content != "" || c.Thinking != "" || len(c.Calls) > 0) && !yield(c, nil) {
-			return errStopped
-		}
+// ReadEvent implements [remote.Reply]. Unknown events return an empty chunk. It rejects too many open blocks, and an
+// event for a block that was not begun.
+func (p *reply) ReadEvent(data []byte) (c model.Chunk, err error) {
+	var e event
+	if json.Unmarshal(data, &e) != nil {
+		return c, p.call.ProtocolError("sends something that does not follow its protocol")
 	}
-}
-
-// readEvent processes one event and returns the content, thinking or completed call in it; other events, unknown ones
-// included, return an empty chunk. It rejects too many open blocks, and an event for a block that was not begun.
-func (p *reply) readEvent(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) {
 	switch e.Type {
+	case "error":
+		return c, p.call.EventError(e.Error)
 	case "message_start":
 		p.startReply(e.Message)
 	case "content_block_start":
-		w := e.ContentBlock
-		if len(p.open) > mostCalls {
-			return c, p.call.ProtocolError(fmt.Sprintf("sends more than %d blocks at once", mostCalls))
+		if len(p.open) > maxOpenBlocks {
+			return c, p.call.ProtocolError(fmt.Sprintf("sends more than %d blocks at once", maxOpenBlocks))
 		}
-		o := &block{kind: w.Type, id: w.ID, name: w.Name, sign: w.Signature}
-		p.open[e.Index] = o
-		switch w.Type {
-		case "text":
-			c.Content = w.Text
-		case "thinking":
-			c.Thinking = w.Thinking
-			o.text.WriteString(w.Thinking)
-		case "redacted_thinking":
-			o.sign = w.Data
-		}
+		p.open[e.Index] = &openBlock{block: e.Block}
+		return e.Block.chunk(), nil
 	case "content_block_delta":
 		o := p.open[e.Index]
 		if o == nil {
 			return c, p.call.ProtocolError("continues a block that it did not begin")
 		}
-		c.Content, c.Thinking = e.Delta.Text, e.Delta.Thinking
-		o.text.WriteString(e.Delta.PartialJSON + e.Delta.Thinking)
-		o.sign += e.Delta.Signature
+		o.text.WriteString(e.Delta.Input + e.Delta.Thinking)
+		o.Signature += e.Delta.Signature
+		return model.Chunk{Content: e.Delta.Text, Thinking: e.Delta.Thinking}, nil
 	case "content_block_stop":
 		o := p.open[e.Index]
 		if o == nil {
 			return c, p.call.ProtocolError("ends a block that it did not begin")
 		}
 		delete(p.open, e.Index)
-		return p.finishBlock(o)
-	case "message_delta":
-		p.final.Reason = stopReason(string(e.Delta.StopReason))
-		p.final.OutputTokens = int(e.Usage.OutputTokens)
-		// The counts of the prompt are said again here only where they grew.
-		if n := e.Usage.InputTokens + e.Usage.CacheCreationInputTokens + e.Usage.CacheReadInputTokens; n > 0 {
-			p.final.PromptTokens = max(p.final.PromptTokens, int(n))
+		switch text := o.text.String(); o.Type {
+		case "thinking":
+			text = o.chunk().Thinking + text
+			o.Thinking = &text
+		case "tool_use":
+			if text != "" { // in place of the empty object with which it began
+				o.Input = []byte(text)
+			}
 		}
+		c.Calls, err = p.finishBlock(o.block)
+		return c, err
+	case "message_delta":
+		p.final.Reason = stopReason(e.Delta.Reason)
+		p.final.OutputTokens = e.Usage.Output
+		// The counts of the prompt are said again here only where they grew.
+		p.final.PromptTokens = max(p.final.PromptTokens, e.Usage.prompt())
+	case "message_stop":
+		p.cacheThinking()
+		return model.Chunk{Done: true, Final: p.final}, nil
 	}
 	return c, nil
 }
 
-func (p *reply) startReply(m sdk.Message) {
+// EndStream implements [remote.Reply]. A stream without message_stop was cut off.
+func (p *reply) EndStream() (model.Chunk, error) { return model.Chunk{}, nil }
+
+func (p *reply) startReply(m envelope) {
 	if m.Model != "" {
 		p.final.Model = m.Model
 	}
-	p.final.PromptTokens = int(m.Usage.InputTokens + m.Usage.CacheCreationInputTokens + m.Usage.CacheReadInputTokens)
-	p.final.OutputTokens = int(m.Usage.OutputTokens)
+	p.final.PromptTokens, p.final.OutputTokens = m.Usage.prompt(), m.Usage.Output
 }
 
-// finishBlock handles a complete block: it returns a call, or stores thinking for the cache; other blocks return
-// nothing. It rejects more than mostCalls calls in a reply, and a call without a name or whose arguments are not a JSON
-// object. No arguments are {}.
-func (p *reply) finishBlock(o *block) (c model.Chunk, err error) {
-	switch o.kind {
-	case "thinking":
-		p.thoughts = append(p.thoughts, thinkingBlock{Thinking: o.text.String(), Signature: o.sign})
-	case "redacted_thinking":
-		p.thoughts = append(p.thoughts, thinkingBlock{Hidden: o.sign})
+// chunk returns the content and the thinking in a block.
+func (b block) chunk() (c model.Chunk) {
+	switch {
+	case b.Type == "text":
+		c.Content = b.Text
+	case b.Type == "thinking" && b.Thinking != nil:
+		c.Thinking = *b.Thinking
+	}
+	return c
+}
+
+// finishBlock returns the call in a complete block, and keeps thinking for the cache. It rejects an invalid call.
+func (p *reply) finishBlock(b block) ([]model.Call, error) {
+	switch b.Type {
+	case "thinking", "redacted_thinking":
+		p.thoughts = append(p.thoughts, b)
 	case "tool_use":
-		args := strings.TrimSpace(replaceInvalidUTF8(o.text.String()))
-		if args == "" {
-			args = "{}"
-		}
-		switch p.calls++; {
-		case p.calls > mostCalls:
-			return c, p.call.ProtocolError(fmt.Sprintf("makes more than %d calls at once", mostCalls))
-		case o.name == "":
-			return c, p.call.ProtocolError("sends a call without a name")
-		case args[0] != '{' || !json.Valid([]byte(args)):
-			return c, p.call.ProtocolError("sends a call whose arguments are not a JSON object")
+		p.calls++
+		c, err := p.call.DecodeToolCall(p.calls, b.ID, b.Name, b.Input)
+		if err != nil {
+			return nil, err
 		}
 		if p.first == "" {
-			p.first = o.id
+			p.first = c.ID
 		}
-		c.Calls = []model.Call{{
-			ID: replaceInvalidUTF8(o.id), Name: replaceInvalidUTF8(o.name),
-			Arguments: json.RawMessage(args),
-		}}
+		return []model.Call{c}, nil
 	}
-	return c, nil
+	return nil, nil
 }
 
 // cacheThinking caches the thinking of this reply under the id of its first call. A reply without calls or thinking is
@@ -192,47 +170,36 @@ func (p *reply) cacheThinking() {
 	}
 }
 
-// readWhole yields a reply that is not streamed as one chunk. It rejects a reply without a message, and calls as
-// finishBlock does.
-func (p *reply) readWhole(m *sdk.Message, yield func(model.Chunk, error) bool) error {
-	if m == nil || m.Role == "" {
-		return p.call.ProtocolError("answers without a message")
+// ReadWhole implements [remote.Reply]. It rejects a reply without a role.
+func (p *reply) ReadWhole(data []byte) (out model.Chunk, err error) {
+	var m struct {
+		envelope
+		Content []block         `json:"content"`
+		Reason  string          `json:"stop_reason"`
+		Error   json.RawMessage `json:"error"`
 	}
-	p.startReply(*m)
-	out := model.Chunk{Done: true}
-	for _, w := range m.Content {
-		o := &block{kind: w.Type, id: w.ID, name: w.Name, sign: w.Signature}
-		switch w.Type {
-		case "text":
-			out.Content += w.Text
-		case "thinking":
-			out.Thinking += w.Thinking
-			o.text.WriteString(w.Thinking)
-		case "redacted_thinking":
-			o.sign = w.Data
-		case "tool_use":
-			o.text.Write(w.Input)
+	if json.Unmarshal(data, &m) != nil {
+		return out, p.call.ProtocolError("sends something that does not follow its protocol")
+	}
+	if err := p.call.EventError(m.Error); err != nil {
+		return out, err
+	}
+	if m.Role == "" {
+		return out, p.call.ProtocolError("answers without a message")
+	}
+	p.startReply(m.envelope)
+	for _, b := range m.Content {
+		c := b.chunk()
+		if c.Calls, err = p.finishBlock(b); err != nil {
+			return out, err
 		}
-		c, err := p.finishBlock(o)
-		if err != nil {
-			return err
-		}
+		out.Content, out.Thinking = out.Content+c.Content, out.Thinking+c.Thinking
 		out.Calls = append(out.Calls, c.Calls...)
 	}
-	out.Content, out.Thinking = replaceInvalidUTF8(out.Content), replaceInvalidUTF8(out.Thinking)
 	p.cacheThinking()
-	p.final.Reason = stopReason(string(m.StopReason))
-	out.Final = p.final
-	yield(out, nil)
-	return nil
-}
-
-// replaceInvalidUTF8 replaces invalid bytes, which the SDK does not.
-func replaceInvalidUTF8(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	return string([]rune(s))
+	p.final.Reason = stopReason(m.Reason)
+	out.Done, out.Final = true, p.final
+	return out, nil
 }
 
 // stopReason maps the service's stop reason to the terms of the other backends: stop or length. Any other is returned

@@ -1,7 +1,6 @@
 package genai
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,116 +9,125 @@ import (
 	"math"
 	"strings"
 
-	sdk "google.golang.org/genai"
-
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/remote"
 )
 
-const maxCalls = 128 // in one reply
+// request is the body of POST generateContent and streamGenerateContent.
+type request struct {
+	System   *content  `json:"systemInstruction,omitempty"`
+	Contents []content `json:"contents"`
+	Tools    []tools   `json:"tools,omitempty"`
+	Config   config    `json:"generationConfig"`
+}
 
-// Chat implements [model.Chat]. Errors wrap a sentinel of package model where one applies: see [convertError]. A reply
-// without a finish reason is [model.ErrCut].
+type tools struct {
+	Functions []function `json:"functionDeclarations"`
+}
+
+type function struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parametersJsonSchema,omitempty"`
+}
+
+type config struct {
+	MaxTokens   int             `json:"maxOutputTokens,omitempty"`
+	Stop        []string        `json:"stopSequences,omitempty"`
+	Temperature *float64        `json:"temperature,omitempty"`
+	Seed        *int            `json:"seed,omitempty"`
+	MIME        string          `json:"responseMimeType,omitempty"`
+	Schema      json.RawMessage `json:"responseJsonSchema,omitempty"`
+	Thinking    json.RawMessage `json:"thinkingConfig,omitempty"`
+}
+
+// content is a message of a conversation or of a reply.
+type content struct {
+	Role  string `json:"role,omitempty"` // user or model
+	Parts []part `json:"parts"`
+}
+
+// part has one of text, image, call and result.
+type part struct {
+	Text      string  `json:"text,omitempty"`
+	Thought   bool    `json:"thought,omitempty"` // Text is thinking
+	Image     *image  `json:"inlineData,omitempty"`
+	Call      *call   `json:"functionCall,omitempty"`
+	Result    *result `json:"functionResponse,omitempty"`
+	Signature []byte  `json:"thoughtSignature,omitempty"` // of the thinking before the call
+}
+
+type image struct {
+	Type string `json:"mimeType"`
+	Data []byte `json:"data"`
+}
+
+type call struct {
+	ID        string          `json:"id,omitempty"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"args,omitempty"`
+}
+
+type result struct {
+	ID       string `json:"id,omitempty"`
+	Name     string `json:"name"`
+	Response struct {
+		Output string `json:"output"`
+	} `json:"response"`
+}
+
+// Chat implements [model.Chat]: see [remote.Client.Chat]. A reply without a finish reason is [model.ErrCut].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
-	return func(yield func(model.Chunk, error) bool) {
-		// When the caller stops iterating, the connection is closed, which cancels the request at the service.
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		if err := b.runChat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
-			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
-		}
-	}
-}
-
-// errStopped means that the caller stopped iterating.
-var errStopped = errors.New("stopped")
-
-// runChat sends r and yields the chunks of the reply. errStopped = the caller stopped iterating; any other error was
-// not yielded yet.
-func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
-	contents, config, err := b.encodeRequest(r)
-	if err != nil {
-		return err
-	}
-	kctx, call, err := b.beginCall(ctx, r.Model)
-	if err != nil {
-		return err
-	}
-	p := &reply{asked: remote.InfoOf(r), call: call, keep: &b.signed}
-	p.final.Model, p.final.RemoteHost = r.Model, b.host()
-	if r.Stream {
-		return p.readStream(ctx, b.sdk.GenerateContentStream(kctx, r.Model, contents, config), yield)
-	}
-	var got *sdk.GenerateContentResponse
-	err = remote.RecoverPanic(func() (err error) {
-		got, err = b.sdk.GenerateContent(kctx, r.Model, contents, config)
-		return err
+	return b.remote.Chat(ctx, r, b.encodeRequest, func(c *remote.Call) remote.Reply {
+		return &reply{call: c, keep: &b.signed, final: model.Final{Model: r.Model, RemoteHost: b.host()}}
 	})
-	if err = addReadError(call, err); err != nil {
-		return convertError(ctx, call, err, p.asked)
-	}
-	out, err := p.readChunk(got)
-	if err != nil {
-		return err
-	}
-	return p.yieldFinal(ctx, out, yield)
 }
 
-// encodeRequest converts r to the service's parameters. It rejects a format and tool parameters that are not JSON
-// objects, and a conversation without any text or call. A seed that does not fit 32 bits is left out.
-func (b *Backend) encodeRequest(r model.Request) ([]*sdk.Content, *sdk.GenerateContentConfig, error) {
-	no := false
-	config := &sdk.GenerateContentConfig{
-		MaxOutputTokens:       int32(min(max(r.Options.Predict, 0), math.MaxInt32)),
-		StopSequences:         r.Options.Stop,
-		ThinkingConfig:        thinkingConfig(r),
-		AutomaticContinuation: &no, // it would send, and bill, further requests by itself
+// encodeRequest returns the path and the body for r. It rejects a name that is not safe in a path, a format and tool
+// parameters that are not JSON objects, and a conversation without any text or call. A seed that does not fit 32 bits
+// is left out.
+func (b *Backend) encodeRequest(_ context.Context, r model.Request) (string, any, error) {
+	resource, err := resourceName(r.Model)
+	if err != nil {
+		return "", nil, err
 	}
-	if t := r.Options.Temperature; t != nil {
-		config.Temperature = sdk.Ptr(float32(*t))
-	}
+	out := request{Config: config{
+		MaxTokens: min(max(r.Options.Predict, 0), math.MaxInt32), Stop: r.Options.Stop,
+		Temperature: r.Options.Temperature, Thinking: thinkingConfig(r),
+	}}
 	if s := r.Options.Seed; s != nil && *s >= math.MinInt32 && *s <= math.MaxInt32 {
-		config.Seed = sdk.Ptr(int32(*s))
+		out.Config.Seed = s
 	}
 	if len(r.Format) > 0 {
-		schema, err := decodeObject(r.Format)
-		if err != nil {
-			return nil, nil, fmt.Errorf("the format of the answer: %w", err)
+		schema, ok := remote.JSONObject(r.Format)
+		if !ok {
+			return "", nil, errors.New("the format of the answer is not a JSON object")
 		}
-		config.ResponseMIMEType, config.ResponseJsonSchema = "application/json", schema
+		out.Config.MIME, out.Config.Schema = "application/json", schema
 	}
-	var tools []*sdk.FunctionDeclaration
+	var functions []function
 	for _, t := range r.Tools {
-		schema, err := decodeObject(t.Parameters)
-		if err != nil {
-			return nil, nil, fmt.Errorf("the parameters of the tool %s: %w", t.Name, err)
+		f := function{Name: t.Name, Description: t.Description}
+		schema, ok := remote.JSONObject(t.Parameters)
+		if !ok {
+			return "", nil, fmt.Errorf("the parameters of the tool %s are not a JSON object", t.Name)
 		}
-		d := &sdk.FunctionDeclaration{Name: t.Name, Description: t.Description}
-		if len(schema) > 0 {
-			d.ParametersJsonSchema = schema
+		if string(schema) != "{}" {
+			f.Parameters = schema
 		}
-		tools = append(tools, d)
+		functions = append(functions, f)
 	}
-	if len(tools) > 0 {
-		config.Tools = []*sdk.Tool{{FunctionDeclarations: tools}}
+	if len(functions) > 0 {
+		out.Tools = []tools{{functions}}
 	}
-	contents := b.encodeConversation(r, config)
-	if len(contents) == 0 {
-		return nil, nil, errors.New("there is nothing to answer: every message is empty")
+	b.encodeConversation(r, &out)
+	if len(out.Contents) == 0 {
+		return "", nil, errors.New("there is nothing to answer: every message is empty")
 	}
-	return contents, config, nil
-}
-
-// decodeObject decodes a JSON object; empty input is an empty object, null a nil one. Anything else is an error.
-func decodeObject(raw json.RawMessage) (map[string]any, error) {
-	out := map[string]any{}
-	if len(bytes.TrimSpace(raw)) == 0 {
-		return out, nil
+	if r.Stream {
+		return root + resource + ":streamGenerateContent?alt=sse", out, nil
 	}
-	if json.Unmarshal(raw, &out) != nil {
-		return nil, errors.New("not a JSON object")
-	}
-	return out, nil
+	return root + resource + ":generateContent", out, nil
 }
 
 // modelGeneration returns the major version digit of a Gemini model, which decides the thinking parameters: versions 1
@@ -134,219 +142,179 @@ func modelGeneration(name string) (n byte, rest string) {
 
 // thinkingConfig enables or disables thinking; nil = leave it to the service, when r does not say or the model never
 // thinks. Models that cannot disable it get the lowest level or budget.
-func thinkingConfig(r model.Request) *sdk.ThinkingConfig {
+func thinkingConfig(r model.Request) json.RawMessage {
 	if r.Think == nil {
 		return nil
 	}
 	if *r.Think {
-		return &sdk.ThinkingConfig{IncludeThoughts: true}
+		return json.RawMessage(`{"includeThoughts":true}`)
 	}
 	n, rest := modelGeneration(r.Model)
 	switch {
 	case strings.HasPrefix(rest, "2.5-pro"):
-		return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](128)} // the least it takes
+		return json.RawMessage(`{"thinkingBudget":128}`) // the least it takes
 	case n <= '2' && !strings.HasPrefix(rest, "2.5"):
 		return nil // they never think, and reject the parameter
 	case n >= '3' && rest != "":
-		return &sdk.ThinkingConfig{ThinkingLevel: sdk.ThinkingLevelLow}
+		return json.RawMessage(`{"thinkingLevel":"LOW"}`)
 	}
-	return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](0)}
+	return json.RawMessage(`{"thinkingBudget":0}`)
 }
 
 // unsigned is the signature that Google documents for calls that were never signed.
 const unsigned = "skip_thought_signature_validator"
 
-// encodeConversation converts the conversation: system text into config, tool results into the user message after the
+// encodeConversation adds the conversation to out: system text separately, tool results in the user message after the
 // calls. Empty messages are left out, and arguments that are not a JSON object are sent as none. A first call without a
 // cached signature gets the [unsigned] mark for models that want one.
-func (b *Backend) encodeConversation(r model.Request, config *sdk.GenerateContentConfig) (out []*sdk.Content) {
+func (b *Backend) encodeConversation(r model.Request, out *request) {
 	signs, _ := modelGeneration(r.Model)
 	for _, t := range remote.GroupTurns(r.Messages) {
-		var parts []*sdk.Part
+		var parts []part
 		if t.Content != "" {
-			parts = append(parts, &sdk.Part{Text: t.Content})
+			parts = append(parts, part{Text: t.Content})
 		}
 		if t.Role == model.System {
 			if len(parts) > 0 {
-				if config.SystemInstruction == nil {
-					config.SystemInstruction = &sdk.Content{}
+				if out.System == nil {
+					out.System = &content{}
 				}
-				config.SystemInstruction.Parts = append(config.SystemInstruction.Parts, parts...)
+				out.System.Parts = append(out.System.Parts, parts...)
 			}
 			continue
 		}
-		for _, image := range t.Images {
-			parts = append(parts, &sdk.Part{InlineData: &sdk.Blob{MIMEType: image.Type, Data: image.Data}})
+		for _, i := range t.Images {
+			parts = append(parts, part{Image: &image{i.Type, i.Data}})
 		}
+		var results []part
 		for i, c := range t.Calls {
-			part := &sdk.Part{FunctionCall: &sdk.FunctionCall{Name: c.Name}, ThoughtSignature: b.signed.Get(c.ID)}
-			part.FunctionCall.Args, _ = decodeObject(c.Arguments) // what is no object was never run
-			if c.ID != "" {
-				part.FunctionCall.ID = c.Wire
+			args, _ := remote.JSONObject(c.Arguments) // a call with other arguments was never run
+			made, answer := &call{Name: c.Name, Arguments: args}, &result{Name: c.Name}
+			if c.ID != "" { // an id is sent only if the model gave one
+				made.ID, answer.ID = c.Wire, c.Wire
 			}
-			if i == 0 && part.ThoughtSignature == nil && signs >= '3' {
-				part.ThoughtSignature = []byte(unsigned)
+			answer.Response.Output = c.Result
+			p := part{Call: made, Signature: b.signed.Get(c.ID)}
+			if i == 0 && p.Signature == nil && signs >= '3' {
+				p.Signature = []byte(unsigned)
 			}
-			parts = append(parts, part)
+			parts, results = append(parts, p), append(results, part{Result: answer})
 		}
 		if len(parts) == 0 {
 			continue
 		}
-		role := sdk.RoleUser
+		role := "user"
 		if t.Role == model.Assistant {
-			role = sdk.RoleModel
+			role = "model"
 		}
-		out = append(out, &sdk.Content{Role: string(role), Parts: parts})
-		if len(t.Calls) > 0 {
-			out = append(out, &sdk.Content{Role: string(sdk.RoleUser), Parts: encodeResults(t.Calls)})
+		out.Contents = append(out.Contents, content{role, parts})
+		if len(results) > 0 {
+			out.Contents = append(out.Contents, content{"user", results})
 		}
 	}
-	return out
 }
 
-// encodeResults converts the results of calls to parts. An id is sent only if the model gave one.
-func encodeResults(made []remote.CallResult) (parts []*sdk.Part) {
-	for _, c := range made {
-		f := &sdk.FunctionResponse{Name: c.Name, Response: map[string]any{"output": c.Result}}
-		if c.ID != "" {
-			f.ID = c.Wire
-		}
-		parts = append(parts, &sdk.Part{FunctionResponse: f})
-	}
-	return parts
+// response is a whole reply or a chunk of a stream.
+type response struct {
+	Model      string `json:"modelVersion"`
+	Candidates []struct {
+		Content content `json:"content"`
+		Reason  string  `json:"finishReason"`
+		Message string  `json:"finishMessage"`
+	} `json:"candidates"`
+	Feedback struct {
+		Reason  string `json:"blockReason"`
+		Message string `json:"blockReasonMessage"`
+	} `json:"promptFeedback"`
+	Usage *struct {
+		Prompt   int `json:"promptTokenCount"`
+		Tools    int `json:"toolUsePromptTokenCount"`
+		Output   int `json:"candidatesTokenCount"`
+		Thoughts int `json:"thoughtsTokenCount"`
+	} `json:"usageMetadata"`
+	Error json.RawMessage `json:"error"`
 }
 
-// reply assembles one reply.
+// reply implements [remote.Reply].
 type reply struct {
-	asked remote.RequestInfo
 	call  *remote.Call
 	keep  *remote.SignatureCache
-
 	final model.Final
 	calls int
 }
 
-// readStream reads chunks to the end of the stream and yields what is in them, then the last chunk. A panic of the
-// library is an error. errStopped = the caller stopped iterating.
-func (p *reply) readStream(
-	ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool,
-) error {
-	// Pulled, so that a panic of the library can be told from one of the caller.
-	next, stop := iter.Pull2(in)
-	defer stop()
-	for {
-		var got *sdk.GenerateContentResponse
-		more := false
-		err := remote.RecoverPanic(func() (err error) {
-			got, err, more = next()
-			return err
-		})
-		switch {
-		case err != nil:
-			return convertError(ctx, p.call, err, p.asked)
-		case !more:
-			return p.yieldFinal(ctx, model.Chunk{}, yield)
-		}
-		c, err := p.readChunk(got)
-		if err != nil {
-			return err
-		}
-		if (c.Content != "" || c.Thinking != "" || len(c.Calls) > 0) && !yield(c, nil) {
-			return errStopped
-		}
+// ReadEvent implements [remote.Reply]. It fails when the service reports an error or blocks the prompt, and when a call
+// is invalid or could not be read.
+func (p *reply) ReadEvent(data []byte) (out model.Chunk, err error) {
+	var got response
+	if json.Unmarshal(data, &got) != nil {
+		return out, p.call.ProtocolError("sends something that does not follow its protocol")
 	}
-}
-
-// readChunk processes one chunk and returns the content, thinking and calls in it; it may be empty. It fails when the
-// service blocks the prompt, when a call is invalid or could not be read, and for nil.
-func (p *reply) readChunk(got *sdk.GenerateContentResponse) (out model.Chunk, err error) {
-	if got == nil {
-		return out, p.call.ProtocolError("answers with nothing")
+	if err := p.call.EventError(got.Error); err != nil {
+		return out, err
 	}
-	if got.ModelVersion != "" {
-		p.final.Model = got.ModelVersion
+	if got.Model != "" {
+		p.final.Model = got.Model
 	}
-	if u := got.UsageMetadata; u != nil {
-		p.final.PromptTokens = int(max(u.PromptTokenCount, 0) + max(u.ToolUsePromptTokenCount, 0))
-		p.final.OutputTokens = int(max(u.CandidatesTokenCount, 0) + max(u.ThoughtsTokenCount, 0))
+	if u := got.Usage; u != nil {
+		p.final.PromptTokens = max(u.Prompt, 0) + max(u.Tools, 0)
+		p.final.OutputTokens = max(u.Output, 0) + max(u.Thoughts, 0)
 	}
-	if len(got.Candidates) == 0 || got.Candidates[0] == nil {
-		if f := got.PromptFeedback; f != nil && f.BlockReason != "" {
-			why := p.call.Redact(string(f.BlockReason) + " " + f.BlockReasonMessage)
-			return out, fmt.Errorf("%s refuses to answer this: %s", p.final.Model, why)
+	if len(got.Candidates) == 0 {
+		if f := got.Feedback; f.Reason != "" {
+			return out, fmt.Errorf("%s refuses to answer this: %s", p.final.Model,
+				p.call.Redact(f.Reason+" "+f.Message))
 		}
 		return out, nil // the counts may come alone
 	}
 	first := got.Candidates[0]
-	if first.Content != nil {
-		for _, part := range first.Content.Parts {
-			if err := p.readPart(part, &out); err != nil {
-				return out, err
-			}
+	for _, part := range first.Content.Parts {
+		if err := p.readPart(part, &out); err != nil {
+			return out, err
 		}
 	}
-	switch first.FinishReason {
-	case "", sdk.FinishReasonUnspecified:
-	case sdk.FinishReasonStop:
+	switch first.Reason {
+	case "", "FINISH_REASON_UNSPECIFIED":
+	case "STOP":
 		p.final.Reason = "stop"
-	case sdk.FinishReasonMaxTokens:
+	case "MAX_TOKENS":
 		p.final.Reason = "length"
-	case sdk.FinishReasonMalformedFunctionCall, sdk.FinishReasonUnexpectedToolCall:
+	case "MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL":
 		return out, p.call.ProtocolError("could not read the call that the model made: " +
-			p.call.Redact(first.FinishMessage))
+			p.call.Redact(first.Message))
 	default:
-		p.final.Reason = strings.ToLower(p.call.Redact(string(first.FinishReason)))
+		p.final.Reason = strings.ToLower(p.call.Redact(first.Reason))
 	}
 	return out, nil
 }
 
-// readPart adds one part of a chunk to out and caches the signature of a call. It rejects more than maxCalls calls in a
-// reply, and calls without a name.
-func (p *reply) readPart(part *sdk.Part, out *model.Chunk) error {
+// readPart adds one part of a chunk to out and caches the signature of a call. It rejects an invalid call.
+func (p *reply) readPart(in part, out *model.Chunk) error {
 	switch {
-	case part == nil:
-	case part.FunctionCall != nil:
-		f := part.FunctionCall
-		switch p.calls++; {
-		case p.calls > maxCalls:
-			return p.call.ProtocolError(fmt.Sprintf("makes more than %d calls at once", maxCalls))
-		case f.Name == "":
-			return p.call.ProtocolError("sends a call without a name")
-		}
-		args, err := encodeArguments(f.Args)
+	case in.Call != nil:
+		p.calls++
+		c, err := p.call.DecodeToolCall(p.calls, in.Call.ID, in.Call.Name, in.Call.Arguments)
 		if err != nil {
-			return p.call.ProtocolError("sends a call whose arguments are not a JSON object")
+			return err
 		}
-		p.keep.Put(f.ID, part.ThoughtSignature)
-		out.Calls = append(out.Calls, model.Call{ID: f.ID, Name: f.Name, Arguments: args})
-	case part.Thought:
-		out.Thinking += part.Text
+		p.keep.Put(c.ID, in.Signature)
+		out.Calls = append(out.Calls, c)
+	case in.Thought:
+		out.Thinking += in.Text
 	default:
-		out.Content += part.Text
+		out.Content += in.Text
 	}
 	return nil
 }
 
-// encodeArguments returns arguments as a JSON object with sorted keys, {} for none.
-func encodeArguments(args map[string]any) (json.RawMessage, error) {
-	if len(args) == 0 {
-		return json.RawMessage("{}"), nil
-	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(args); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(buf.Bytes(), "\n"), nil
+// EndStream implements [remote.Reply]. A stream that ends without a finish reason was cut off.
+func (p *reply) EndStream() (model.Chunk, error) {
+	return model.Chunk{Done: p.final.Reason != "", Final: p.final}, nil
 }
 
-// yieldFinal yields the last chunk. A reply without a finish reason was cut off and is an error.
-func (p *reply) yieldFinal(ctx context.Context, last model.Chunk, yield func(model.Chunk, error) bool) error {
-	if p.call.ReadError() != nil || p.final.Reason == "" {
-		return p.call.TransportError(ctx, nil)
-	}
-	last.Done, last.Final = true, p.final
-	yield(last, nil)
-	return nil
+// ReadWhole implements [remote.Reply].
+func (p *reply) ReadWhole(data []byte) (model.Chunk, error) {
+	out, err := p.ReadEvent(data)
+	out.Done, out.Final = p.final.Reason != "", p.final
+	return out, err
 }

@@ -22,7 +22,6 @@ func TestConformance(t *testing.T) {
 		New:      open,
 		Protocol: modeltest.GenAI(secret),
 
-		SortsKeys:    true,
 		NoDurations:  true,
 		NoWindow:     true,
 		NoRemoteHost: true, // it never runs here: the address of the service is always named

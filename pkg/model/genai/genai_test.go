@@ -1,11 +1,9 @@
 package genai_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -75,7 +73,7 @@ func TestReply(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		m, f, err := model.Collect(serve(t, answer(whole)).Chat(t.Context(), question(stream)))
 		if err != nil || m.Content != "fish" || m.Thinking != "hm" ||
-			show(m.Calls) != `1 look{"a":[1],"b":"<é>"};  look{}` {
+			show(m.Calls) != `1 look{"b":"<é>","a":[1]};  look{}` {
 			t.Errorf("stream %t: %+v, %v", stream, m, err)
 		}
 		if f.Model != "m-2" || f.PromptTokens != 11 || f.OutputTokens != 12 || f.Reason != "stop" ||
@@ -167,51 +165,6 @@ func TestBlocked(t *testing.T) {
 			m.Content != "f" {
 			t.Errorf("stream %t: %+v, %+v, %v", stream, m, f, err)
 		}
-	}
-}
-
-// TestNoContinuation: the library would send further requests by itself.
-func TestNoContinuation(t *testing.T) {
-	t.Parallel()
-	for _, stream := range []bool{true, false} {
-		var n atomic.Int64
-		b := serve(t, func(w http.ResponseWriter, r *http.Request) {
-			n.Add(1)
-			answer(candidate(`{"text":"f"}`, `,"finishReason":"CONTINUATION","continuationToken":"AAAA"`))(w, r)
-		})
-		_, f, err := model.Collect(b.Chat(t.Context(), question(stream)))
-		if err != nil || f.Reason != "continuation" || n.Load() != 1 {
-			t.Errorf("stream %t: %+v, %v, %d requests", stream, f, err, n.Load())
-		}
-	}
-}
-
-// TestQuiet: the library logs when a response breaks off or is not what it expects; it must not get to know. Not
-// parallel: the log is everybody's.
-func TestQuiet(t *testing.T) {
-	var out bytes.Buffer
-	before := log.Writer()
-	log.SetOutput(&out)
-	defer log.SetOutput(before)
-	server := modeltest.New(t, scriptserver.Script{"m": {
-		{Always: true, Reply: scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 1}}},
-	}}, scriptserver.WithProtocol(modeltest.GenAI(secret)))
-	b := open(t, server.URL)
-	for _, stream := range []bool{true, false} {
-		if _, _, err := model.Collect(b.Chat(t.Context(), question(stream))); !errors.Is(err, model.ErrCut) {
-			t.Errorf("error %v", err)
-		}
-	}
-	odd := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, `{"data":"the key is `+secret+`"}`)
-	})
-	_, _ = odd.List(t.Context())
-	_, _ = odd.Show(t.Context(), "m")
-	_, _ = odd.Embed(t.Context(), "m", []string{"x"})
-	_, _, _ = model.Collect(odd.Chat(t.Context(), question(true)))
-	_, _, _ = model.Collect(odd.Chat(t.Context(), question(false)))
-	if out.Len() > 0 {
-		t.Errorf("logged %s", out.String())
 	}
 }
 

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/internal/remote"
 )
 
 // chatRequest is the body of /api/chat. Truncate and Shift are always false: a prompt that is too long must fail
@@ -117,10 +117,8 @@ func encodeCalls(calls []model.Call) []chatCall {
 	var out []chatCall
 	for i, c := range calls {
 		call := chatCall{ID: c.ID}
-		call.Function.Index, call.Function.Name, call.Function.Arguments = i, c.Name, json.RawMessage(`{}`)
-		if args := bytes.TrimSpace(c.Arguments); len(args) > 0 && args[0] == '{' && json.Valid(args) {
-			call.Function.Arguments = bytes.ToValidUTF8(args, []byte(string(utf8.RuneError)))
-		}
+		call.Function.Index, call.Function.Name = i, c.Name
+		call.Function.Arguments, _ = remote.JSONObject(c.Arguments)
 		out = append(out, call)
 	}
 	return out

@@ -1,18 +1,12 @@
 package openai
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
-	"mime"
-	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"conclave/pkg/model"
@@ -127,12 +121,11 @@ func millis(n float64) time.Duration {
 	return 0
 }
 
-// encodeRequest encodes r as the body of POST /chat/completions. It rejects tool parameters and formats that are not
-// JSON.
-func (b *Backend) encodeRequest(r model.Request) ([]byte, error) {
+// encodeRequest returns the path and the body for r. It rejects tool parameters and formats that are not JSON.
+func (b *Backend) encodeRequest(_ context.Context, r model.Request) (string, any, error) {
 	out := request{
-		Model: r.Model, Temperature: r.Options.Temperature, Seed: r.Options.Seed, Stop: r.Options.Stop,
-		Stream: r.Stream,
+		Model: r.Model, Messages: encodeMessages(r.Messages), Temperature: r.Options.Temperature,
+		Seed: r.Options.Seed, Stop: r.Options.Stop, Stream: r.Stream,
 	}
 	if b.cfg.Official {
 		out.MaxOfficial = r.Options.Predict
@@ -146,20 +139,19 @@ func (b *Backend) encodeRequest(r model.Request) ([]byte, error) {
 		out.StreamWith = &streamOptions{Usage: true}
 	}
 	for _, t := range r.Tools {
-		if !isEmptyOrJSON(t.Parameters) {
-			return nil, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
+		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
+			return "", nil, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, tool{"function", definition{t.Name, t.Description, t.Parameters}})
 	}
 	if len(r.Format) > 0 {
 		if !json.Valid(r.Format) {
-			return nil, errors.New("the format of the answer is not JSON")
+			return "", nil, errors.New("the format of the answer is not JSON")
 		}
 		out.Format = &format{Type: "json_schema"}
 		out.Format.Schema.Name, out.Format.Schema.Schema = "answer", r.Format
 	}
-	out.Messages = encodeMessages(r.Messages)
-	return encodeJSON(out)
+	return b.root + "/chat/completions", out, nil
 }
 
 // setThinking turns thinking on or off: by reasoning_effort for the official service, by a variable of the chat
@@ -174,8 +166,6 @@ func (b *Backend) setThinking(out *request, think bool) {
 		out.Effort = "medium"
 	}
 }
-
-func isEmptyOrJSON(raw json.RawMessage) bool { return len(raw) == 0 || json.Valid(raw) }
 
 // encodeMessages converts a conversation to the protocol's messages. Each call is followed by its result; a result
 // without its call becomes a user message. Thinking is sent only with calls.
@@ -198,7 +188,8 @@ func encodeMessages(in []model.Message) []message {
 			}
 		}
 		for _, c := range t.Calls {
-			w.Calls = append(w.Calls, call{c.Wire, "function", function{c.Name, argumentsOrEmpty(c.Arguments)}})
+			args, _ := remote.JSONObject(c.Arguments) // a call with other arguments was never run
+			w.Calls = append(w.Calls, call{c.Wire, "function", function{c.Name, string(args)}})
 		}
 		out = append(out, w)
 		for _, c := range t.Calls {
@@ -208,76 +199,16 @@ func encodeMessages(in []model.Message) []message {
 	return out
 }
 
-func argumentsOrEmpty(raw json.RawMessage) string {
-	if len(bytes.TrimSpace(raw)) == 0 {
-		return "{}"
-	}
-	return string(raw)
-}
-
-// Chat implements [model.Chat]. Errors wrap a sentinel of package model where one applies: see
-// [remote.Call.StatusError] and [remote.Call.TransportError]. A server that does not stream although it was asked to is
-// read as a whole.
+// Chat implements [model.Chat]: see [remote.Client.Chat].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
-	return func(yield func(model.Chunk, error) bool) {
-		// When the caller stops iterating, the connection is closed, which cancels the request at the server.
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		in, err := b.encodeRequest(r)
-		if err != nil {
-			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
-			return
-		}
-		resp, call, err := b.remote.Send(ctx, http.MethodPost, b.root+"/chat/completions", in, remote.InfoOf(r))
-		if err != nil {
-			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
-			return
-		}
-		defer resp.Body.Close()
-		p := &reply{asked: remote.InfoOf(r), call: call, away: b.remote.RemoteHost()}
-		if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
-			err = p.readStream(ctx, resp.Body, yield)
-		} else {
-			err = p.readWhole(ctx, resp.Body, yield)
-		}
-		if err != nil && !errors.Is(err, errStopped) {
-			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
-		}
-	}
+	return b.remote.Chat(ctx, r, b.encodeRequest, func(call *remote.Call) remote.Reply {
+		return &reply{call: call, final: model.Final{Model: r.Model, RemoteHost: b.remote.RemoteHost()}}
+	})
 }
 
-// errStopped means that the caller stopped iterating.
-var errStopped = errors.New("stopped")
-
-// readWhole reads a reply that is not streamed and yields it as one chunk. It rejects a reply without a choice, and
-// calls as finalChunk does.
-func (p *reply) readWhole(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
-	data, err := io.ReadAll(body)
-	if err != nil {
-		return p.call.TransportError(ctx, err)
-	}
-	c, err := p.readEvent(data)
-	if err != nil {
-		return err
-	}
-	if !p.choice {
-		return p.call.ProtocolError("responded without a choice")
-	}
-	last, err := p.finalChunk()
-	if err != nil {
-		return err
-	}
-	last.Content, last.Thinking = c.Content, c.Thinking
-	yield(last, nil)
-	return nil
-}
-
-// reply assembles one reply.
+// reply implements [remote.Reply].
 type reply struct {
-	asked remote.RequestInfo
-	call  *remote.Call
-	away  string
-
+	call   *remote.Call
 	calls  callAssembler
 	final  model.Final
 	choice bool // at least one choice arrived
@@ -317,16 +248,46 @@ func (l *lenient) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// readEvent processes one event, or a whole reply, and returns the content and thinking in it; a refusal counts as
-// content. Calls are collected until the end. It fails for invalid JSON, an error object and too many calls. Choices
-// other than the first are ignored.
-func (p *reply) readEvent(data []byte) (model.Chunk, error) {
+// ReadEvent implements [remote.Reply]. A refusal counts as content; calls are collected until the end, which is [DONE].
+// It fails for invalid JSON and an error object. Choices other than the first are ignored.
+func (p *reply) ReadEvent(data []byte) (model.Chunk, error) {
+	if string(data) == "[DONE]" {
+		return p.finalChunk()
+	}
+	return p.readChoice(data)
+}
+
+// EndStream implements [remote.Reply]. A stream that ends after a finish_reason is complete, because not every server
+// sends [DONE].
+func (p *reply) EndStream() (model.Chunk, error) {
+	if p.final.Reason == "" {
+		return model.Chunk{}, nil
+	}
+	return p.finalChunk()
+}
+
+// ReadWhole implements [remote.Reply]. It rejects a reply without a choice.
+func (p *reply) ReadWhole(data []byte) (model.Chunk, error) {
+	c, err := p.readChoice(data)
+	if err != nil {
+		return c, err
+	}
+	if !p.choice {
+		return c, p.call.ProtocolError("responded without a choice")
+	}
+	last, err := p.finalChunk()
+	last.Content, last.Thinking = c.Content, c.Thinking
+	return last, err
+}
+
+// readChoice processes an event or a whole reply and returns the content and thinking in it.
+func (p *reply) readChoice(data []byte) (model.Chunk, error) {
 	var e event
 	if json.Unmarshal(data, &e) != nil {
 		return model.Chunk{}, p.call.ProtocolError("sent unexpected JSON")
 	}
-	if len(e.Error) > 0 && string(e.Error) != "null" {
-		return model.Chunk{}, p.call.StatusError(statusOf(e.Error), remote.ErrorMessage(data), p.asked)
+	if err := p.call.EventError(e.Error); err != nil {
+		return model.Chunk{}, err
 	}
 	p.final.Model = firstNonBlank(e.Model, p.final.Model)
 	if e.Usage != nil {
@@ -354,44 +315,17 @@ func (p *reply) readEvent(data []byte) (model.Chunk, error) {
 			out.Thinking += string(w.Reasoning)
 		}
 		for _, f := range w.Calls {
-			if err := p.calls.addFragment(f); err != nil {
-				return model.Chunk{}, p.call.ProtocolError(err.Error())
-			}
+			p.calls.addFragment(f)
 		}
 	}
 	return out, nil
 }
 
-// statusOf derives an HTTP status from an error object inside a stream: its code if that is one of 400 to 599, else by
-// its type; 500 if it has neither a code nor a known type.
-func statusOf(raw json.RawMessage) int {
-	var e struct {
-		Code json.RawMessage `json:"code"`
-		Type string          `json:"type"`
-	}
-	if json.Unmarshal(raw, &e) != nil {
-		return http.StatusInternalServerError
-	}
-	if n, err := strconv.Atoi(strings.Trim(string(e.Code), `"`)); err == nil && n >= 400 && n < 600 {
-		return n
-	}
-	switch e.Type {
-	case "rate_limit_error", "rate_limit_exceeded", "overloaded_error", "unavailable_error":
-		return http.StatusServiceUnavailable
-	case "authentication_error", "permission_error":
-		return http.StatusUnauthorized
-	}
-	return http.StatusInternalServerError
-}
-
-// finalChunk returns the last chunk with the collected calls. It rejects calls without a name or whose arguments are
-// not a JSON object.
+// finalChunk returns the last chunk with the collected calls. It rejects invalid calls.
 func (p *reply) finalChunk() (model.Chunk, error) {
-	whole, err := p.calls.finish()
+	calls, err := p.calls.finish(p.call)
 	if err != nil {
-		return model.Chunk{}, p.call.ProtocolError(err.Error())
+		return model.Chunk{}, err
 	}
-	p.final.Model = firstNonBlank(p.final.Model, p.asked.Model)
-	p.final.RemoteHost = p.away
-	return model.Chunk{Calls: whole, Done: true, Final: p.final}, nil
+	return model.Chunk{Calls: calls, Done: true, Final: p.final}, nil
 }

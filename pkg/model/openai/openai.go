@@ -8,9 +8,7 @@
 package openai
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
@@ -36,7 +34,7 @@ type Config struct {
 type Backend struct {
 	cfg    Config
 	remote *remote.Client
-	root   string
+	root   string // of the paths
 }
 
 var _ model.Backend = (*Backend)(nil)
@@ -50,11 +48,11 @@ func New(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	root := c.URL()
-	if root.Path == "" {
-		root.Path = "/v1"
+	root := ""
+	if c.URL().Path == "" {
+		root = "/v1"
 	}
-	return &Backend{cfg: cfg, remote: c, root: root.String()}, nil
+	return &Backend{cfg: cfg, remote: c, root: root}, nil
 }
 
 // maxModels limits the entries read from a server's model list.
@@ -87,7 +85,7 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	var list struct {
 		Data []entry `json:"data"`
 	}
-	if err := b.remote.SendJSON(ctx, http.MethodGet, b.root+"/models", nil, &list, remote.RequestInfo{}); err != nil {
+	if err := b.remote.SendJSON(ctx, b.root+"/models", nil, &list, remote.RequestInfo{}); err != nil {
 		return nil, fmt.Errorf("listing models: %w", err)
 	}
 	infos := make([]model.Info, 0, min(len(list.Data), maxModels))
@@ -131,14 +129,11 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 	if len(texts) == 0 {
 		return model.Vectors{Model: name}, nil
 	}
-	in, err := encodeJSON(struct {
+	in := struct {
 		Model  string   `json:"model"`
 		Input  []string `json:"input"`
 		Format string   `json:"encoding_format"`
-	}{name, texts, "float"})
-	if err != nil {
-		return model.Vectors{}, fmt.Errorf("embedding: %w", err)
-	}
+	}{name, texts, "float"}
 	var out struct {
 		Model string `json:"model"`
 		Data  []struct {
@@ -147,7 +142,7 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		} `json:"data"`
 		Usage usage `json:"usage"`
 	}
-	if err := b.remote.SendJSON(ctx, http.MethodPost, b.root+"/embeddings", in, &out,
+	if err := b.remote.SendJSON(ctx, b.root+"/embeddings", in, &out,
 		remote.RequestInfo{Model: name}); err != nil {
 		return model.Vectors{}, fmt.Errorf("embedding: %w", err)
 	}
@@ -166,17 +161,6 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 			len(texts))
 	}
 	return v, nil
-}
-
-// encodeJSON is [json.Marshal] without HTML escaping, because models read the text.
-func encodeJSON(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(buf.Bytes(), "\n"), nil
 }
 
 func firstNonBlank(s, other string) string {

@@ -203,6 +203,7 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 // DecodeChunk is the inverse of [EncodeChunk]. Tool calls that cannot be decoded are [model.ErrMalformed].
 func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
+	c.Final.Model, c.Final.RemoteHost = p.Model, p.Remote
 	if p.Reading != nil {
 		c.Reading = &model.Reading{
 			Tokens:   p.Reading.Tokens,

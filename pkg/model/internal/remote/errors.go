@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"conclave/pkg/model"
@@ -26,11 +28,12 @@ func InfoOf(r model.Request) RequestInfo {
 	return RequestInfo{Model: r.Model, Tools: len(r.Tools) > 0, Think: r.Think != nil && *r.Think}
 }
 
-// StatusError classifies an HTTP error status, or an error event inside a stream, as one of the sentinel errors of
-// package model, or as none of them if it is unknown. text is the server's message; it is quoted redacted and
-// truncated. Known phrases in it win over most statuses, because some servers use one status for every error. Missing
-// tools or thinking are recognized only if a says that the request asked for them.
-func (c *Call) StatusError(status int, text string, a RequestInfo) error {
+// StatusError classifies an HTTP error status as one of the sentinel errors of package model, or as none of them if it
+// is unknown. text is the server's message; it is quoted redacted and truncated. Known phrases in it win over most
+// statuses, because some servers use one status for every error. Missing tools or thinking are recognized only if the
+// request asked for them.
+func (c *Call) StatusError(status int, text string) error {
+	a := c.info
 	said := c.Redact(text)
 	host := c.client.Host()
 	low := strings.ToLower(text)
@@ -79,6 +82,38 @@ var (
 	malformed = []string{"failed to parse", "error parsing tool call", "invalid tool call", "parse error"}
 )
 
+// errorStatus is the HTTP status of an error type that arrives in a stream, after status 200.
+var errorStatus = map[string]int{
+	"invalid_request_error": http.StatusBadRequest,
+	"authentication_error":  http.StatusUnauthorized,
+	"permission_error":      http.StatusForbidden,
+	"billing_error":         http.StatusForbidden,
+	"not_found_error":       http.StatusNotFound,
+	"rate_limit_error":      http.StatusTooManyRequests,
+	"rate_limit_exceeded":   http.StatusTooManyRequests,
+	"overloaded_error":      http.StatusServiceUnavailable,
+	"unavailable_error":     http.StatusServiceUnavailable,
+	"timeout_error":         http.StatusGatewayTimeout,
+}
+
+// EventError returns the error that a response of status 200 reports in its field "error", nil for none. The status by
+// which it is classified is the code of the error if that is one of 400 to 599, else that of its type, else 500.
+func (c *Call) EventError(raw json.RawMessage) error {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	var e struct {
+		Code json.RawMessage `json:"code"`
+		Type string          `json:"type"`
+	}
+	_ = json.Unmarshal(raw, &e) // it may be a text
+	status, err := strconv.Atoi(strings.Trim(string(e.Code), `"`))
+	if err != nil || status < 400 || status > 599 {
+		status = errorStatus[e.Type]
+	}
+	return c.StatusError(cmp.Or(status, http.StatusInternalServerError), errorText(raw))
+}
+
 func containsAny(text string, any []string) bool {
 	for _, s := range any {
 		if strings.Contains(text, s) {
@@ -89,25 +124,18 @@ func containsAny(text string, any []string) bool {
 }
 
 // TransportError returns the error for a request without a complete response: that of ctx if it ended,
-// [model.ErrUnreachable] when no response began or it is a redirect, [model.ErrMalformed] when it is too large,
-// [model.ErrCut] when it broke off. err may be nil when the response ended early.
+// [model.ErrUnreachable] when no response began, [model.ErrMalformed] when it is too large, [model.ErrCut] when it
+// broke off. err may be nil when the response ended early.
 func (c *Call) TransportError(ctx context.Context, err error) error {
 	host := c.client.Host()
-	if broken := c.ReadError(); broken != nil {
-		err = broken
-	}
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("asking %s: %w", host, ctx.Err())
-	case errors.Is(err, errRedirect):
-		return fmt.Errorf("%w at %s: %w; set its address to where it really is", model.ErrUnreachable, host,
-			errRedirect)
-	case errors.Is(err, errForeignAddress):
-		return fmt.Errorf("asking %s: %w", host, errForeignAddress)
-	case errors.Is(err, errTooBig):
+	case tooLarge:
 		return fmt.Errorf("%w: %s sends more than %d bytes in one response", model.ErrMalformed, host,
 			c.client.cfg.Limit)
-	case c.Status() == 0:
+	case !c.answered:
 		return fmt.Errorf("%w at %s: %s; is it running, and is its address right?", model.ErrUnreachable, host,
 			c.Redact(transportMessage(err)))
 	}
@@ -118,29 +146,6 @@ func (c *Call) TransportError(ctx context.Context, err error) error {
 // has not passed [Call.Redact].
 func (c *Call) ProtocolError(why string) error {
 	return fmt.Errorf("%w: %s %s", model.ErrMalformed, c.client.Host(), why)
-}
-
-// LibraryError returns the error for a response that a client library could not process: a transport error if the
-// response broke off, a protocol error otherwise. The library's message is dropped, because it may quote the key.
-func (c *Call) LibraryError(ctx context.Context, err error) error {
-	if ctx.Err() != nil || c.ReadError() != nil || c.Status() == 0 {
-		return c.TransportError(ctx, err)
-	}
-	return c.ProtocolError("sends something that does not follow its protocol")
-}
-
-// errPanic replaces a panic inside a client library.
-var errPanic = errors.New("the library gave up")
-
-// RecoverPanic calls f, which calls a client library, and returns its error, or [errPanic] if the library panics on an
-// unexpected response.
-func RecoverPanic(f func() error) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = errPanic
-		}
-	}()
-	return f()
 }
 
 // transportMessage returns err without the URL that net/http puts in front of it.
@@ -198,12 +203,6 @@ func maskKey(text, key string) string {
 // ErrorMessage extracts the message from an error body: {"error": {"message": ...}}, {"error": "..."}, {"message": ...}
 // or {"detail": ...}, with the type and code appended. Any other body is returned unchanged.
 func ErrorMessage(body []byte) string {
-	type said struct {
-		Message string          `json:"message"`
-		Type    string          `json:"type"`
-		Status  string          `json:"status"`
-		Code    json.RawMessage `json:"code"`
-	}
 	var whole struct {
 		Error   json.RawMessage `json:"error"`
 		Message string          `json:"message"`
@@ -212,19 +211,26 @@ func ErrorMessage(body []byte) string {
 	if json.Unmarshal(body, &whole) != nil {
 		return string(body)
 	}
-	var inner said
+	var detail string
+	_ = json.Unmarshal(whole.Detail, &detail) // it may be an object
+	return cmp.Or(errorText(whole.Error), whole.Message, detail, string(body))
+}
+
+// errorText returns the message in an error, which is a text or an object; any other value is returned as it is.
+func errorText(raw json.RawMessage) string {
 	var text string
-	switch {
-	case json.Unmarshal(whole.Error, &text) == nil && text != "":
-		return text
-	case json.Unmarshal(whole.Error, &inner) == nil && (inner.Message != "" || inner.Type != ""):
-		var code string
-		_ = json.Unmarshal(inner.Code, &code) // a numeric code repeats the status
-		return strings.TrimSpace(strings.Join([]string{inner.Message, inner.Type, inner.Status, code}, " "))
-	case whole.Message != "":
-		return whole.Message
-	case json.Unmarshal(whole.Detail, &text) == nil && text != "":
+	if json.Unmarshal(raw, &text) == nil {
 		return text
 	}
-	return string(body)
+	var e struct {
+		Message string          `json:"message"`
+		Type    string          `json:"type"`
+		Status  string          `json:"status"`
+		Code    json.RawMessage `json:"code"`
+	}
+	if json.Unmarshal(raw, &e) != nil || e.Message == "" && e.Type == "" {
+		return string(raw)
+	}
+	_ = json.Unmarshal(e.Code, &text) // a numeric code repeats the status
+	return strings.TrimSpace(strings.Join([]string{e.Message, e.Type, e.Status, text}, " "))
 }

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -50,40 +51,25 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestElsewhere: the client sends to its own address only, and only inside a call.
+// TestElsewhere: a path cannot change the address to which the key goes.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	hits := make(chan *http.Request, 10)
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { hits <- r }))
 	t.Cleanup(s.Close)
-	c, err := New(Config{URL: "http://models.example", Key: nil, Header: "Authorization"})
+	c, err := New(Config{URL: "http://models.example", Header: "Authorization"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, _, err := c.BeginCall(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, r := range map[string]*http.Request{
-		"another address": must(http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)),
-		"no call":         must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://models.example", nil)),
-		"another scheme":  must(http.NewRequestWithContext(ctx, http.MethodGet, "https://models.example", nil)),
-	} {
-		resp, err := c.HTTP().Do(r)
-		if !errors.Is(err, errForeignAddress) {
-			t.Errorf("%s: %v, %v", name, resp, err)
+	host := strings.TrimPrefix(s.URL, "http://")
+	for _, path := range []string{"@" + host, "@" + host + "/v1"} {
+		if _, _, err := c.Send(t.Context(), path, nil, RequestInfo{}); err == nil {
+			t.Errorf("%s: no error", path)
 		}
 	}
 	if len(hits) > 0 {
 		t.Error("something arrived")
 	}
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 func TestClean(t *testing.T) {
@@ -154,7 +140,7 @@ func TestMessage(t *testing.T) {
 // TestRefusedDepends: texts count only for what was asked, and a status of success is none of ours.
 func TestRefusedDepends(t *testing.T) {
 	t.Parallel()
-	call := &Call{client: &Client{base: &url.URL{Host: "h"}}}
+	client := &Client{base: &url.URL{Host: "h"}}
 	for _, c := range []struct {
 		status int
 		text   string
@@ -169,11 +155,32 @@ func TestRefusedDepends(t *testing.T) {
 		{400, "failed to parse", RequestInfo{}, nil},
 		{400, "API key not valid", RequestInfo{}, model.ErrUnauthorized},
 	} {
-		err := call.StatusError(c.status, c.text, c.asked)
+		err := (&Call{client: client, info: c.asked}).StatusError(c.status, c.text)
 		for _, e := range []error{model.ErrNoTools, model.ErrNoThinking, model.ErrMalformed, model.ErrUnauthorized} {
 			if errors.Is(err, e) != (e == c.want) {
 				t.Errorf("%+v: error %v", c, err)
 			}
+		}
+	}
+}
+
+// TestJSONObject: what neither a service nor the bus accepts does not pass as it came.
+func TestJSONObject(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                       "{}",
+		" \n":                    "{}",
+		"null":                   "{}",
+		" {\"b\":1, \"a\":2}\n":  "{\"b\":1, \"a\":2}",
+		"{\"a\":\"x\xff\xfey\"}": "{\"a\":\"x\uFFFDy\"}",
+		"[1]":                    "",
+		"\"x\"":                  "",
+		"{\"a\"":                 "",
+		"{} {}":                  "",
+	} {
+		got, ok := JSONObject([]byte(in))
+		if ok != (want != "") || string(got) != cmp.Or(want, "{}") {
+			t.Errorf("%q became %s, %t", in, got, ok)
 		}
 	}
 }

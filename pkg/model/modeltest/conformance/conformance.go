@@ -29,26 +29,14 @@ type Profile struct {
 	// Protocol is served in addition to Ollama's; nil = none.
 	Protocol scriptserver.Protocol
 
-	NoThinking    bool // replies have no field for thinking
-	NoThinkOption bool // requests have no option for thinking
-	NoToolNames   bool // tool results have no field for the tool's name
-	NoIDs         bool // calls have no field for an id
-	GeneratesIDs  bool // the backend generates an id for a call without one
-	SortsKeys     bool // arguments lose their key order
-	NoDurations   bool // replies do not report durations
-	NoWindow      bool // requests have no option for the context window
-	NoSeed        bool // requests have no option for a seed
-	NoFormat      bool // requests have no option for a JSON schema
-	NoRemoteHost  bool // replies do not report forwarding
-	NoCapability  bool // Show does not report capabilities
-	NoMissing     bool // Show does not detect a missing model
-	NoErrorLine   bool // a stream cannot report an error
-	NoKeepAlive   bool // requests have no option for keep_alive
-	NoEmbed       bool // Embed returns ErrUnsupported
-	NoPull        bool // Pull returns ErrUnsupported
-	NoBusy        bool // the client library retries for longer than a test can wait
-	NoCallPieces  bool // the protocol sends all calls in one chunk
-	NoFinalCounts bool // replies do not report token counts
+	NoDurations  bool // replies do not report durations
+	NoWindow     bool // requests have no option for the context window
+	NoSeed       bool // requests have no option for a seed
+	NoRemoteHost bool // replies do not report forwarding
+	NoCapability bool // Show does not report capabilities
+	NoKeepAlive  bool // requests have no option for keep_alive
+	NoEmbed      bool // Embed returns ErrUnsupported
+	NoPull       bool // Pull returns ErrUnsupported
 }
 
 // ModelName is the name of the model in all tests.
@@ -65,19 +53,19 @@ func Run(t *testing.T, p Profile) {
 	}{
 		{"contract", s.testContract, false},
 		{"answer", s.testAnswer, false},
-		{"thinking", s.testThinking, p.NoThinking},
-		{"think option", s.testThinkOption, p.NoThinkOption},
+		{"thinking", s.testThinking, false},
+		{"think option", s.testThinkOption, false},
 		{"tool call", s.testToolCall, false},
 		{"several calls", s.testSeveralCalls, false},
 		{"calls in last chunk", s.testCallsInLastChunk, false},
-		{"calls in separate chunks", s.testCallsInSeparateChunks, p.NoCallPieces},
-		{"calls without ids", s.testCallsWithoutIDs, p.NoIDs},
-		{"argument key order", s.testArgumentKeyOrder, p.SortsKeys},
+		{"calls in separate chunks", s.testCallsInSeparateChunks, false},
+		{"calls without ids", s.testCallsWithoutIDs, false},
+		{"argument key order", s.testArgumentKeyOrder, false},
 		{"conversation", s.testConversation, false},
 		{"images", s.testImages, false},
 		{"options", s.testOptions, false},
-		{"format", s.testFormat, p.NoFormat},
-		{"token counts", s.testTokenCounts, p.NoFinalCounts},
+		{"format", s.testFormat, false},
+		{"token counts", s.testTokenCounts, false},
 		{"remote host", s.testRemoteHost, p.NoRemoteHost},
 		{"output limit", s.testOutputLimit, false},
 		{"empty reply", s.testEmptyReply, false},
@@ -85,9 +73,9 @@ func Run(t *testing.T, p Profile) {
 		{"large prompt", s.testLargePrompt, false},
 		{"special characters", s.testSpecialCharacters, false},
 		{"invalid UTF-8", s.testInvalidUTF8, false},
-		{"error in stream", s.testErrorInStream, p.NoErrorLine},
+		{"error in stream", s.testErrorInStream, false},
 		{"rejected requests", s.testRejectedRequests, false},
-		{"busy", s.testBusy, p.NoBusy},
+		{"busy", s.testBusy, false},
 		{"invalid body", s.testInvalidBody, false},
 		{"connection lost", s.testConnectionLost, false},
 		{"stream without done", s.testStreamWithoutDone, false},
@@ -293,7 +281,7 @@ func (s suite) testToolCall(t *testing.T) {
 		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
 			t.Fatalf("calls %+v", m.Calls)
 		}
-		if !s.p.NoIDs && m.Calls[0].ID != "call_7" {
+		if m.Calls[0].ID != "call_7" {
 			t.Errorf("id %q", m.Calls[0].ID)
 		}
 		var args map[string]string
@@ -329,7 +317,7 @@ func (s suite) checkThreeCalls(t *testing.T, q scriptserver.Quirks) {
 		if want := []string{`look{"what":"head"}`, `look{"what":"tail"}`, `weigh{}`}; !slices.Equal(got, want) {
 			t.Errorf("calls %v, want %v", got, want)
 		}
-		if !s.p.NoIDs && len(ids) != 3 {
+		if len(ids) != 3 {
 			t.Errorf("ids are not three: %v", ids)
 		}
 		if m.Content != "Let me look twice." {
@@ -348,11 +336,8 @@ func (s suite) testCallsWithoutIDs(t *testing.T) {
 		if len(m.Calls) != 2 {
 			t.Fatalf("calls %+v", m.Calls)
 		}
-		if made := m.Calls[0].ID != ""; made != s.p.GeneratesIDs {
+		if m.Calls[0].ID != "" {
 			t.Errorf("id %q", m.Calls[0].ID)
-		}
-		if s.p.GeneratesIDs && m.Calls[0].ID == m.Calls[1].ID {
-			t.Errorf("two calls have the id %s", m.Calls[0].ID)
 		}
 	})
 }
@@ -420,11 +405,8 @@ func (s suite) testConversation(t *testing.T) {
 	}
 	for i, got := range seen.Messages {
 		want := r.Messages[i]
-		if s.p.NoToolNames {
-			want.ToolName = got.ToolName
-		}
 		if got.Role != want.Role || got.Content != want.Content || got.ToolName != want.ToolName ||
-			!s.p.NoIDs && got.CallID != want.CallID {
+			got.CallID != want.CallID {
 			t.Errorf("message %d arrived as %+v, sent %+v", i, got, want)
 		}
 		s.checkCalls(t, got.Calls, want.Calls)
@@ -438,11 +420,10 @@ func (s suite) checkCalls(t *testing.T, got, want []model.Call) {
 		t.Fatalf("calls arrived as %+v, sent %+v", got, want)
 	}
 	for i := range got {
-		if got[i].Name != want[i].Name || !s.p.NoIDs && got[i].ID != want[i].ID {
+		if got[i].Name != want[i].Name || got[i].ID != want[i].ID {
 			t.Errorf("call arrived as %+v, sent %+v", got[i], want[i])
 		}
-		if !s.p.SortsKeys && string(got[i].Arguments) != string(want[i].Arguments) ||
-			!equalJSON(got[i].Arguments, want[i].Arguments) {
+		if string(got[i].Arguments) != string(want[i].Arguments) {
 			t.Errorf("arguments arrived as %s, sent %s", got[i].Arguments, want[i].Arguments)
 		}
 	}
@@ -539,7 +520,7 @@ func (s suite) testOutputLimit(t *testing.T) {
 		if f.Reason != "length" {
 			t.Errorf("reason %q", f.Reason)
 		}
-		if !s.p.NoFinalCounts && f.OutputTokens != 512 {
+		if f.OutputTokens != 512 {
 			t.Errorf("%d tokens, want all 512", f.OutputTokens)
 		}
 		if n := len(strings.Fields(m.Content)); n != 512 {
@@ -558,7 +539,7 @@ func (s suite) testEmptyReply(t *testing.T) {
 		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
 			t.Errorf("got %+v", m)
 		}
-		if !s.p.NoFinalCounts && f.OutputTokens != 9 {
+		if f.OutputTokens != 9 {
 			t.Errorf("%d tokens, want 9: the loop detects a lost call by them", f.OutputTokens)
 		}
 	})
@@ -640,30 +621,23 @@ func (s suite) testRejectedRequests(t *testing.T) {
 		name   string
 		quirks scriptserver.Quirks
 		want   error
-		skip   bool
 	}{
-		{"tools", scriptserver.Quirks{RefuseTools: true}, model.ErrNoTools, false},
-		{"thinking", scriptserver.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThinkOption},
-		{"too long", scriptserver.Quirks{TooLong: true}, model.ErrTooLong, false},
+		{"tools", scriptserver.Quirks{RefuseTools: true}, model.ErrNoTools},
+		{"thinking", scriptserver.Quirks{RefuseThink: true}, model.ErrNoThinking},
+		{"too long", scriptserver.Quirks{TooLong: true}, model.ErrTooLong},
 		{
 			"key",
 			scriptserver.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"},
 			model.ErrUnauthorized,
-			false,
 		},
 	} {
-		if c.skip {
-			continue
-		}
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s stream=%t", c.name, stream), func(t *testing.T) {
 				t.Parallel()
 				b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: c.quirks}})
 				r := newRequest(stream)
-				if !s.p.NoThinkOption {
-					think := true
-					r.Think = &think
-				}
+				think := true
+				r.Think = &think
 				_, _, err := collectReply(t, b, r)
 				requireError(t, err, c.want)
 			})
@@ -850,10 +824,8 @@ func (s suite) testMissingModel(t *testing.T) {
 			t.Errorf("error %q does not name the model", err)
 		}
 	}
-	if !s.p.NoMissing {
-		_, err := b.Show(t.Context(), "absent:3b")
-		requireError(t, err, model.ErrMissing)
-	}
+	_, err := b.Show(t.Context(), "absent:3b")
+	requireError(t, err, model.ErrMissing)
 	if !s.p.NoEmbed {
 		_, err := b.Embed(t.Context(), "absent:3b", []string{"x"})
 		requireError(t, err, model.ErrMissing)
