@@ -14,7 +14,6 @@ import (
 func TestChangeMemory(t *testing.T) {
 	t.Parallel()
 	st, ctx := openSystem(t, parseStory(t, "turns: [{query: hello, no_notes: true}]\n"))
-	text := func(s string) *string { return &s }
 	add := func(s string) story.Memory { return story.Memory{Add: &story.Add{Text: s}} }
 	for _, tt := range []struct {
 		name string
@@ -30,17 +29,11 @@ func TestChangeMemory(t *testing.T) {
 			"",
 			false,
 		},
-		{"edit", story.Memory{Edit: &story.Edit{Of: "sledge", Text: text("The sledge was given away.")}}, "", false},
 		{"pin", story.Memory{Pin: "bicycle"}, "", false},
 		{"pin once more", story.Memory{Pin: "bicycle"}, "memory pin: no entry about", false},
 		{"unpin", story.Memory{Unpin: "bicycle"}, "", false},
 		{"forget", story.Memory{Forget: "bicycle"}, "", false},
 		{"trick: forget it again", story.Memory{Forget: "bicycle"}, `memory forget: no entry about "bicycle"`, false},
-		{
-			"trick: an edit of two",
-			story.Memory{Edit: &story.Edit{Of: "the", Text: text("x")}},
-			"2 entries contain \"the\"", false,
-		},
 		{"trick: pin what is not there", story.Memory{Pin: "bicycle"}, "memory pin: no entry contains", false},
 		{"trick: accept without proposals", story.Memory{Accept: story.All}, "memory accept: no entry contains", false},
 		{"trick: a fact is no proposal", story.Memory{Reject: "sledge"}, "memory reject: no entry contains", false},
@@ -70,7 +63,7 @@ func TestChangeMemory(t *testing.T) {
 			did = append(did, action)
 		}
 	}
-	if got := strings.Join(did, " "); got != "stored stored imported edited pinned unpinned forgotten" {
+	if got := strings.Join(did, " "); got != "stored stored imported pinned unpinned forgotten" {
 		t.Errorf("memory tells of %s", got)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -44,19 +43,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// emptyMemory is the file of a memory with nothing in it. Copying it is quicker than making one for each story.
-var emptyMemory = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "conclave-stories-")
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, "memory.duckdb")
+// emptyMemory is the file of a memory with nothing in it.
+var emptyMemory = datatest.MakeOnce(func(path string) error {
 	db, err := store.Open(context.Background(), path, store.Options{})
-	if err == nil {
-		err = db.Close(context.Background())
+	if err != nil {
+		return err
 	}
-	file, rerr := os.ReadFile(path)
-	return file, errors.Join(err, rerr, os.RemoveAll(dir))
+	return db.Close(context.Background())
 })
 
 // inMemory are the options of a system whose data folder is removed with the test. It has an empty memory.

@@ -54,7 +54,6 @@ func TestInterruptEndsReadOfStdin(t *testing.T) {
 	}{
 		{"call", callCommand, []string{"get_datetime", "-"}, true},
 		{"policy explain", policyExplainCommand, []string{"get_datetime", "-"}, true},
-		{"policy scan", policyScanCommand, []string{"-"}, true},
 		{"join", joinCommand, []string{"-"}, true},
 		{"mcp serve", mcpServeCommand, []string{"--as-user"}, false},
 	} {

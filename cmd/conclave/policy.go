@@ -1,18 +1,10 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +17,6 @@ import (
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
-	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -38,9 +29,8 @@ func policyCommand(a *cli.App) *cobra.Command {
 the policy itself is in manifest.yaml.`,
 		`  conclave policy explain get_datetime '{"timezone":"UTC"}'
   conclave policy explain web_search '{"query":"news"}' --json
-  conclave policy replay --manifest new.yaml --since 7d
-  conclave policy scan texts.jsonl`,
-		policyExplainCommand(a), policyReplayCommand(a), policyScanCommand(a))
+  conclave policy replay --manifest new.yaml --since 7d`,
+		policyExplainCommand(a), policyReplayCommand(a))
 }
 
 // policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid
@@ -126,154 +116,6 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 		a.Say("%s would run", call.Tool)
 	}
 	return err
-}
-
-// openFile opens a regular file named by the user for reading; what names its content in an error. The caller closes
-// it.
-func openFile(what, path string) (*os.File, error) {
-	f, err := file.Open(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, cli.Usage("reading %s: %s: no such file", what, path)
-	case err != nil:
-		return nil, fmt.Errorf("reading %s: %w", what, err)
-	}
-	return f, nil
-}
-
-// scanReport is what the firewall found in files of texts.
-type scanReport struct {
-	Texts      int            `json:"texts"`
-	Flagged    int            `json:"flagged"`
-	FlaggedIDs []string       `json:"flagged_ids"`
-	Techniques map[string]int `json:"techniques"` // number of texts, flagged or not
-	Truncated  int            `json:"truncated"`  // texts that were scanned in part
-	Bytes      int64          `json:"bytes"`
-	PerTenKB   float64        `json:"ms_per_10kb"`
-
-	spent time.Duration
-}
-
-// policyScanCommand scans texts with the firewall and prints the counts. It needs no running system. A flagged text is
-// not an error; a file that cannot be read or has an invalid line is.
-func policyScanCommand(a *cli.App) *cobra.Command {
-	var techniques strings.Builder
-	for _, t := range firewall.Catalog {
-		fmt.Fprintf(&techniques, "  %-14s %s\n", t.Name, t.Sentence)
-	}
-	return &cobra.Command{
-		Use:   "scan <texts.jsonl>...",
-		Short: "Show what the firewall finds in texts",
-		Long: `Scans each text as the broker scans the result of a tool. A line of a file is a JSON object with the
-field "text"; "id" names it (default: its line). "-" reads stdin.
-
-The firewall only labels texts, it never drops one, and it misses some attacks. What a text may
-cause is decided by the information flow rules, whether it is flagged or not.
-
-Techniques:
-` + strings.TrimRight(techniques.String(), "\n"),
-		Example: `  conclave policy scan texts.jsonl
-  conclave policy scan texts.jsonl --json | jq .flagged_ids`,
-		Args: cli.Args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, files []string) error {
-			r := scanReport{FlaggedIDs: []string{}, Techniques: map[string]int{}}
-			for _, file := range files {
-				if err := r.scanFile(cmd.Context(), a, file); err != nil {
-					return err
-				}
-			}
-			if r.Bytes > 0 {
-				r.PerTenKB = float64(r.spent.Microseconds()) / 1000 * 10240 / float64(r.Bytes)
-			}
-			return a.Print(r, nil, func() { r.print(a.Out) })
-		},
-	}
-}
-
-// print prints the totals, then the ids of the flagged texts.
-func (r *scanReport) print(w io.Writer) {
-	fmt.Fprintf(w, "texts     %d\n", r.Texts)
-	fmt.Fprintf(w, "flagged   %d\n", r.Flagged)
-	for _, name := range strict.SortedKeys(r.Techniques) {
-		fmt.Fprintf(w, "  %-14s %d\n", name, r.Techniques[name])
-	}
-	if r.Truncated > 0 {
-		fmt.Fprintf(w, "longer than %d KB, scanned in part: %d\n", firewall.MaxScan>>10, r.Truncated)
-	}
-	for _, id := range r.FlaggedIDs {
-		fmt.Fprintf(w, "flagged: %s\n", term.Plain(id))
-	}
-}
-
-// maxTextLine bounds a line of a file of texts.
-const maxTextLine = 16 << 20
-
-// scanFile scans the texts of one file, or of stdin for "-", and adds them to r. Blank lines are skipped. A line that
-// is not a JSON object, has no field text, or is longer than [maxTextLine] is an error; the texts before it are
-// counted.
-func (r *scanReport) scanFile(ctx context.Context, a *cli.App, file string) error {
-	var in io.Reader
-	if file == "-" {
-		in = a.Reader(ctx)
-	} else {
-		f, err := openFile("texts", file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		in = f
-	}
-	sc := bufio.NewScanner(in)
-	sc.Buffer(nil, maxTextLine)
-	for n := 1; sc.Scan(); n++ {
-		line := bytes.TrimSpace(sc.Bytes())
-		if len(line) == 0 {
-			continue
-		}
-		var t struct {
-			ID   string  `json:"id"`
-			Text *string `json:"text"`
-		}
-		if err := json.Unmarshal(line, &t); err != nil {
-			return fmt.Errorf("%s:%d: not a JSON object (%w): write {\"id\": ..., \"text\": ...} on each line", file, n,
-				err)
-		}
-		if t.Text == nil {
-			return fmt.Errorf("%s:%d: no field \"text\": write {\"id\": ..., \"text\": ...} on each line", file, n)
-		}
-		r.scan(cmp.Or(t.ID, "line "+strconv.Itoa(n)), *t.Text)
-	}
-	switch err := sc.Err(); {
-	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("reading %s: a line is longer than %d MB; split its text", file, maxTextLine>>20)
-	case err != nil:
-		return fmt.Errorf("reading %s: %w", file, err)
-	}
-	return nil
-}
-
-// scan scans one text as the broker scans the result of a tool, and counts the findings: each technique once for a
-// text, also where they are too few to flag it.
-func (r *scanReport) scan(id, text string) {
-	began := time.Now()
-	found := firewall.Scan(text)
-	r.spent += time.Since(began)
-	r.Texts++
-	r.Bytes += int64(len(text))
-	if found.Truncated {
-		r.Truncated++
-	}
-	if found.Flagged {
-		r.Flagged++
-		r.FlaggedIDs = append(r.FlaggedIDs, id)
-	}
-	seen := map[string]bool{}
-	for _, f := range found.Findings {
-		if !seen[f.Technique] {
-			seen[f.Technique] = true
-			r.Techniques[f.Technique]++
-		}
-	}
 }
 
 // policyReplayCommand judges recorded calls by another manifest. Nothing runs and nothing is written.

@@ -18,13 +18,11 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"conclave/stories/harness"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := harness.Command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }

@@ -1,8 +1,11 @@
-// Package datatest gives a test a folder for the data of a system.
+// Package datatest gives a test a folder for the data of a system, and files that are made once for all tests.
 package datatest
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -32,4 +35,19 @@ func Dir(t testing.TB) string {
 		}
 	})
 	return dir
+}
+
+// MakeOnce returns a function with the content of the file that create makes, once, at the path that it is given:
+// copying an empty database is quicker than making one for each test.
+func MakeOnce(create func(path string) error) func() ([]byte, error) {
+	return sync.OnceValues(func() ([]byte, error) {
+		dir, err := os.MkdirTemp("", "conclave-test-")
+		if err != nil {
+			return nil, err
+		}
+		path := filepath.Join(dir, "file")
+		err = create(path)
+		content, rerr := os.ReadFile(path)
+		return content, errors.Join(err, rerr, os.RemoveAll(dir))
+	})
 }

@@ -1,10 +1,8 @@
 package firewall
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/hex"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -26,18 +24,14 @@ func findDecoded(text string, f *folded, known []sign) (out []sign) {
 	look := func(at int, plain string, whole bool) {
 		plain = plain[:min(len(plain), left)]
 		left -= len(plain)
-		inner := foldInto(plain, nil)
+		inner := fold(plain)
 		signs := findSigns(inner)
 		if len(signs) == 0 || whole && len(signs) <= len(known) {
 			return
 		}
-		pos, _ := slices.BinarySearch(f.at, int32(at))
-		pos = min(pos, max(0, len(f.text)-1))
-		out = append(out, sign{
-			tech: techEncoding, strong: true, pos: pos, orig: at, quote: inner.text[:min(len(inner.text), 160)],
-		})
+		out = append(out, sign{tech: techEncoding, strong: true, pos: at, quote: inner.text})
 		for _, s := range signs {
-			s.pos, s.orig = pos, -1
+			s.pos = at
 			out = append(out, s)
 		}
 	}
@@ -235,55 +229,3 @@ func reverseText(text string) string {
 	}
 	return string(rs)
 }
-
-// squeezedVerbs begin an override of which only the letters are left, and squeezedRest matches what follows.
-var (
-	squeezedVerbs = []string{"ignore", "disregard", "forget", "bypass"}
-	squeezedRest  = pattern(`^[a-z]{0,12}?(?:previous|prior|above|earlier|preceding)[a-z]{0,14}?` +
-		`(instructions?|prompts|rules|guidelines|directives|commands)`)
-)
-
-// maxSqueezed is how many letters behind its verb a squeezed override may go on.
-const maxSqueezed = 60
-
-// findSqueezed returns a strong sign for the first override ("ignore previous instructions") whose letters are set
-// apart, broken over lines or written with digits: with everything but letters removed, they are there. One whose verb
-// and object are written plainly is none: stock phrases know those that count.
-func findSqueezed(f *folded) []sign {
-	letters := make([]byte, 0, len(f.text))
-	at := make([]int32, 0, len(f.text))
-	for i := range len(f.text) {
-		if c := leetLetters[f.text[i]]; c != 0 {
-			letters, at = append(letters, c), append(at, int32(i))
-		}
-	}
-	isPlain := func(from, to int) bool {
-		return int(at[to-1]-at[from]) == to-from-1 && strings.HasPrefix(f.text[at[from]:], string(letters[from:to]))
-	}
-	for _, verb := range squeezedVerbs {
-		for from := 0; ; {
-			i := bytes.Index(letters[from:], []byte(verb))
-			if i < 0 {
-				break
-			}
-			i += from
-			from = i + len(verb)
-			m := squeezedRest().FindSubmatchIndex(letters[from:min(len(letters), from+maxSqueezed)])
-			if m != nil && (!isPlain(i, from) || !isPlain(from+m[2], from+m[3])) {
-				return []sign{newSign(f, techEncoding, true, int(at[i]), int(at[from+m[1]-1])+1)}
-			}
-		}
-	}
-	return nil
-}
-
-// leetLetters maps a byte to the letter it stands for in "1gn0r3", 0 when it stands for none.
-var leetLetters = func() (t [256]byte) {
-	for c := byte('a'); c <= 'z'; c++ {
-		t[c] = c
-	}
-	for i, from := 0, "01345789@$|"; i < len(from); i++ {
-		t[from[i]] = "oieastbgasl"[i]
-	}
-	return t
-}()

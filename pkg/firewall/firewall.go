@@ -23,25 +23,13 @@ const MaxScan = 256 << 10
 // tailBytes is the part of MaxScan that is kept for the end of a longer text.
 const tailBytes = MaxScan / 4
 
-const (
-	maxFindings = 64  // how many findings a report carries
-	markSpan    = 600 // bytes; marks farther apart are not counted together
-)
-
-// Finding is one sign of an injected instruction.
-type Finding struct {
-	Technique string // one of Techniques
-	// byte offset in the original text where it begins, -1 when it stands only in a decoded or normalized layer
-	At      int
-	Excerpt string // at most 80 bytes of normalized text, one line
-}
+// markSpan is in bytes: marks farther apart are not counted together.
+const markSpan = 600
 
 // Report is the result of a scan. The zero value means that nothing was found.
 type Report struct {
-	Findings  []Finding
-	Flagged   bool
-	Hidden    int  // characters that a user would not see
-	Truncated bool // only MaxScan bytes were scanned: the beginning and the end
+	Findings []string // the techniques, each once, in the order of their first sign
+	Flagged  bool
 }
 
 // Scan looks for signs of injected instructions in text. It never fails and never changes the text. Of a text over
@@ -49,7 +37,7 @@ type Report struct {
 // different weak ones close together. A report that is not flagged does not prove the text harmless.
 func Scan(text string) Report {
 	if len(text) <= MaxScan {
-		return scanPart(text, 0)
+		return scanPart(text)
 	}
 	head := MaxScan - tailBytes
 	for head > 0 && !utf8.RuneStart(text[head]) && MaxScan-tailBytes-head < utf8.UTFMax {
@@ -59,41 +47,30 @@ func Scan(text string) Report {
 	for from < len(text) && !utf8.RuneStart(text[from]) && from-(len(text)-tailBytes) < utf8.UTFMax {
 		from++
 	}
-	first, last := scanPart(text[:head], 0), scanPart(text[from:], from)
-	r := Report{
-		Findings:  append(first.Findings, last.Findings...),
-		Flagged:   first.Flagged || last.Flagged,
-		Hidden:    first.Hidden + last.Hidden,
-		Truncated: true,
+	first, last := scanPart(text[:head]), scanPart(text[from:])
+	for _, name := range last.Findings {
+		first.add(name)
 	}
-	if len(r.Findings) > maxFindings {
-		r.Findings = r.Findings[:maxFindings]
-	}
-	return r
+	first.Flagged = first.Flagged || last.Flagged
+	return first
 }
 
-// scanPart scans a part of at most MaxScan bytes that begins at offset base of the whole text.
-func scanPart(text string, base int) Report {
-	f := foldInto(text, nil)
+// add adds a technique that the report does not have.
+func (r *Report) add(name string) {
+	if !slices.Contains(r.Findings, name) {
+		r.Findings = append(r.Findings, name)
+	}
+}
+
+// scanPart scans at most MaxScan bytes.
+func scanPart(text string) Report {
+	f := fold(text)
 	signs := findSigns(f)
 	signs = append(signs, findDecoded(text, f, signs)...)
 	slices.SortStableFunc(signs, func(a, b sign) int { return a.pos - b.pos })
-	r := Report{Hidden: f.hidden, Flagged: isFlagged(signs)}
-	seen := map[sign]bool{}
+	r := Report{Flagged: isFlagged(signs)}
 	for _, s := range signs {
-		if len(r.Findings) == maxFindings {
-			break
-		}
-		place := sign{tech: s.tech, pos: s.pos}
-		if seen[place] {
-			continue
-		}
-		seen[place] = true
-		at := s.orig
-		if at >= 0 {
-			at += base
-		}
-		r.Findings = append(r.Findings, Finding{Technique: s.tech.String(), At: at, Excerpt: excerptOf(s.quote)})
+		r.add(string(s.tech))
 	}
 	return r
 }
@@ -102,14 +79,13 @@ func scanPart(text string, base int) Report {
 type sign struct {
 	tech   technique
 	strong bool
-	pos    int // offset in the folded text
-	orig   int // offset in the text itself, -1 when only in a decoded layer
+	pos    int // offset in the folded text; of a decoded layer, that of its code in the text
 	quote  string
 }
 
 // newSign returns the sign that covers the bytes from from to to of f.
 func newSign(f *folded, tech technique, strong bool, from, to int) sign {
-	return sign{tech: tech, strong: strong, pos: from, orig: f.origin(from), quote: f.text[from:min(to, from+160)]}
+	return sign{tech: tech, strong: strong, pos: from, quote: f.text[from:to]}
 }
 
 // maxSigns bounds the signs of one kind that are collected.
@@ -119,11 +95,7 @@ const maxSigns = 256
 func findSigns(f *folded) []sign {
 	signs := findPhrases(f)
 	signs = append(signs, findMarks(f)...)
-	signs = append(signs, findInvisible(f)...)
-	if !slices.ContainsFunc(signs, func(s sign) bool { return s.tech == techOverride }) {
-		signs = append(signs, findSqueezed(f)...)
-	}
-	return signs
+	return append(signs, findInvisible(f)...)
 }
 
 // isFlagged reports whether signs, sorted by position, have a strong one, or two different ones within markSpan bytes.
@@ -145,13 +117,11 @@ func isFlagged(signs []sign) bool {
 // characters or, with fewer of them, a direction override. A few are normal, as in emoji, soft hyphens or right-to-left
 // names.
 func findInvisible(f *folded) (out []sign) {
-	at, _ := slices.BinarySearch(f.at, int32(max(0, f.firstHidden)))
-	at = min(at, max(0, len(f.text)-1))
 	add := func(strong bool, quote string) {
-		out = append(out, sign{tech: techHidden, strong: strong, pos: at, orig: f.firstHidden, quote: quote})
+		out = append(out, sign{tech: techHidden, strong: strong, pos: f.firstHidden, quote: quote})
 	}
 	if f.tags >= 4 {
-		add(true, foldText(f.tagText))
+		add(true, fold(f.tagText).text)
 	}
 	switch {
 	case f.zeroWidth >= 12:
@@ -160,23 +130,4 @@ func findInvisible(f *folded) (out []sign) {
 		add(false, "direction override")
 	}
 	return out
-}
-
-// excerptOf returns the beginning of folded text on one line, at most 80 bytes, with control characters and runs of
-// blanks as one blank.
-func excerptOf(s string) string {
-	out := make([]byte, 0, 80)
-	for _, r := range s {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError {
-			r = ' '
-		}
-		if r == ' ' && (len(out) == 0 || out[len(out)-1] == ' ') {
-			continue
-		}
-		if len(out)+utf8.RuneLen(r) > 80 {
-			break
-		}
-		out = utf8.AppendRune(out, r)
-	}
-	return string(out)
 }

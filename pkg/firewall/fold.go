@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,33 +10,15 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// folded is a text prepared for the rules: lower case, no accents, look-alikes as ASCII, escapes resolved, and for each
-// byte its offset in the original. It differs from [text.Fold], which keeps no offsets and no escapes apart.
+// folded is a text prepared for the rules: lower case, no accents, look-alikes as ASCII, escapes resolved. It differs
+// from [text.Fold], which counts nothing hidden and resolves no escapes.
 type folded struct {
 	text          string
-	at            []int32 // at[i] is the offset of text[i] in the original
-	hidden        int     // characters that are not shown
-	tags          int     // of these, tag characters that are no part of a flag emoji
-	zeroWidth     int     // of these, zero-width characters that join no emoji
-	bidiOverrides int     // of these, overrides of the direction
-	firstHidden   int     // offset of the first hidden character in the original, -1 when there is none
-	tagText       string  // the ASCII that the tag characters mirror
-}
-
-// origin returns the offset in the original of the folded byte i, -1 when i is out of range.
-func (f *folded) origin(i int) int {
-	if i < 0 || i >= len(f.at) {
-		return -1
-	}
-	return int(f.at[i])
-}
-
-// countHidden counts a character at offset i of the original that is not shown.
-func (f *folded) countHidden(i int) {
-	if f.firstHidden < 0 {
-		f.firstHidden = i
-	}
-	f.hidden++
+	tags          int    // tag characters that are no part of a flag emoji
+	zeroWidth     int    // zero-width characters that join no emoji
+	bidiOverrides int    // of these, overrides of the direction
+	firstHidden   int    // where in the text the first hidden character stood, -1 when there is none
+	tagText       string // the ASCII that the tag characters mirror
 }
 
 // plainBytes maps each byte that stands for itself to its lower case; 0 for bytes that need a closer look.
@@ -52,30 +33,26 @@ var plainBytes = func() (t [256]byte) {
 	return t
 }()
 
-// foldText returns the folded text of s.
-func foldText(s string) string { return foldInto(s, nil).text }
-
-// foldInto folds s in one pass, see [folded]. offsets is memory to reuse for the offset of each byte, and may be nil;
-// the result holds it. Invalid UTF-8 becomes blanks.
-func foldInto(s string, offsets []int32) *folded {
-	f := &folder{folded: &folded{firstHidden: -1, at: slices.Grow(offsets, len(s)+8)}, out: make([]byte, 0, len(s)+8)}
+// fold folds s in one pass, see [folded]. Invalid UTF-8 becomes blanks.
+func fold(s string) *folded {
+	f := &folder{folded: &folded{firstHidden: -1}, out: make([]byte, 0, len(s)+8)}
 	for i := 0; i < len(s); {
-		out, at, from := f.out, f.at, i
+		out, from := f.out, i
 		for i < len(s) && plainBytes[s[i]] != 0 { // nearly every character of nearly every text
-			out, at = append(out, plainBytes[s[i]]), append(at, int32(i))
+			out = append(out, plainBytes[s[i]])
 			i++
 		}
-		f.out, f.at = out, at
+		f.out = out
 		if i > from {
 			f.previous = rune(s[i-1])
 		}
 		switch {
 		case i == len(s):
 		case s[i] < utf8.RuneSelf:
-			i += f.foldASCII(s[i:], i)
+			i += f.foldASCII(s[i:])
 		default:
 			r, size := utf8.DecodeRuneInString(s[i:])
-			f.foldWide(r, i)
+			f.foldWide(r)
 			i += size
 		}
 	}
@@ -83,7 +60,7 @@ func foldInto(s string, offsets []int32) *folded {
 	return f.folded
 }
 
-// folder is the state of foldInto.
+// folder is the state of fold.
 type folder struct {
 	*folded
 	out      []byte
@@ -91,44 +68,46 @@ type folder struct {
 	previous rune // the last visible character, which tells an emoji sequence from a trick
 }
 
-func (f *folder) put(c byte, at int) {
-	f.out = append(f.out, c)
-	f.at = append(f.at, int32(at))
+// markHidden notes a character that is not shown.
+func (f *folder) markHidden() {
+	if f.firstHidden < 0 {
+		f.firstHidden = len(f.out)
+	}
 }
 
-func (f *folder) putTag(r rune, at int) {
+func (f *folder) putTag(r rune) {
 	f.tags++
 	f.tagBytes = append(f.tagBytes, byte(r-text.TagBase))
-	f.foldRune(r-text.TagBase, at)
+	f.foldRune(r - text.TagBase)
 }
 
 // foldASCII folds the backslash, & or control character that rest begins with, and the escape that it opens, and
-// returns how many bytes it read. at is the offset of rest in the original. A control character that is no line break
-// is dropped and counted as hidden; an invisible character counts as hidden also when it is written as an escape.
-func (f *folder) foldASCII(rest string, at int) int {
+// returns how many bytes it read. A control character that is no line break
+// is dropped; an invisible character is hidden also when it is written as an escape.
+func (f *folder) foldASCII(rest string) int {
 	c, size := rest[0], 1
 	switch c {
 	case '\\', '&':
 		r, n := unescape(rest)
 		if n == 0 {
-			f.put(c, at)
+			f.out = append(f.out, c)
 			break
 		}
 		size = n
 		switch {
 		case text.IsTag(r):
-			f.countHidden(at)
-			f.putTag(r, at)
+			f.markHidden()
+			f.putTag(r)
 		case r != '\n' && text.IsInvisible(r):
-			f.countHidden(at)
+			f.markHidden()
 			f.zeroWidth++
 		default:
-			f.foldRune(r, at)
+			f.foldRune(r)
 		}
 	case '\r', '\v', '\f':
-		f.put('\n', at)
+		f.out = append(f.out, '\n')
 	default:
-		f.countHidden(at)
+		f.markHidden()
 	}
 	f.previous = rune(c)
 	return size
@@ -137,38 +116,37 @@ func (f *folder) foldASCII(rest string, at int) int {
 // blackFlag is the emoji that tag characters turn into the flag of a region.
 const blackFlag = 0x1F3F4
 
-// foldWide folds a character beyond ASCII at offset at of the original. Invisible ones are counted as hidden and
-// dropped, except that tag characters become the ASCII they mirror. Those that join an emoji are dropped without being
-// counted, and the tags of a flag emoji count as hidden only.
-func (f *folder) foldWide(r rune, at int) {
+// foldWide folds a character beyond ASCII. Invisible ones are dropped, except that tag characters become the ASCII they
+// mirror. Those that join an emoji, and the tags of a flag emoji, are not counted.
+func (f *folder) foldWide(r rune) {
 	switch {
 	case text.IsTag(r):
-		f.countHidden(at)
+		f.markHidden()
 		if f.previous != blackFlag {
-			f.putTag(r, at)
+			f.putTag(r)
 		}
 	case text.IsInvisible(r):
 		if joinsEmoji := (r == 0x200D || r >= 0xFE00 && r <= 0xFE0F) && f.previous > 0xFF; !joinsEmoji {
-			f.countHidden(at)
+			f.markHidden()
 			f.zeroWidth++
 		}
 		if r == 0x202D || r == 0x202E {
 			f.bidiOverrides++
 		}
 	default:
-		f.foldRune(r, at)
+		f.foldRune(r)
 		f.previous = r
 	}
 }
 
-// foldRune writes the compatibility decomposition of r without accents, look-alikes as ASCII, in lower case. Each byte
-// gets the offset at. Chinese, Japanese and Korean characters are not decomposed.
-func (f *folder) foldRune(r rune, at int) {
+// foldRune writes the compatibility decomposition of r without accents, look-alikes as ASCII, in lower case.
+// Chinese, Japanese and Korean characters are not decomposed.
+func (f *folder) foldRune(r rune) {
 	if c, ok := text.Lookalike(r); ok {
 		r = rune(c)
 	}
 	if r < utf8.RuneSelf {
-		f.put(byte(unicode.ToLower(r)), at)
+		f.out = append(f.out, byte(unicode.ToLower(r)))
 		return
 	}
 	var buf [utf8.UTFMax]byte
@@ -182,7 +160,7 @@ func (f *folder) foldRune(r rune, at int) {
 	for _, p := range string(whole) {
 		isMark := text.IsAccent(p) || p >= 0x591 && p <= 0x6ed && text.IsFoldedAway(p) // vowels of Hebrew and Arabic
 		if !isMark {
-			f.putRune(p, at, isCJK)
+			f.putRune(p, isCJK)
 		}
 	}
 }
@@ -190,7 +168,7 @@ func (f *folder) foldRune(r rune, at int) {
 // putRune writes one character of a decomposition in lower case: white space and invalid UTF-8 as a blank, 。 as a line
 // break, the marks that end or divide sentences in other scripts and look-alikes as ASCII. Emoji and bullets become
 // "*", except with isCJK: they are no part of a word.
-func (f *folder) putRune(r rune, at int, isCJK bool) {
+func (f *folder) putRune(r rune, isCJK bool) {
 	switch {
 	case unicode.IsSpace(r) || r == utf8.RuneError:
 		r = ' '
@@ -208,10 +186,7 @@ func (f *folder) putRune(r rune, at int, isCJK bool) {
 	if c, ok := text.Lookalike(r); ok {
 		r = rune(c)
 	}
-	var b [utf8.UTFMax]byte
-	for _, c := range b[:utf8.EncodeRune(b[:], unicode.ToLower(r))] {
-		f.put(c, at)
-	}
+	f.out = utf8.AppendRune(f.out, unicode.ToLower(r))
 }
 
 var (

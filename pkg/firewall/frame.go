@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"slices"
 	"strings"
 	"unicode"
 
@@ -86,18 +85,12 @@ func Unframe(framed, nonce string) (text string, ok bool) {
 	return body, true
 }
 
-// Techniques returns the names of the techniques in a flagged report, each once, in the order of the findings. It is
-// nil for a report that is not flagged, also with findings.
-func (r Report) Techniques() (all []string) {
+// Techniques returns the findings of a flagged report, nil for one that is not flagged.
+func (r Report) Techniques() []string {
 	if !r.Flagged {
 		return nil
 	}
-	for _, f := range r.Findings {
-		if !slices.Contains(all, f.Technique) {
-			all = append(all, f.Technique)
-		}
-	}
-	return all
+	return r.Findings
 }
 
 // splitLines yields the lines of text with the characters that end them; joined they are text. Every character that

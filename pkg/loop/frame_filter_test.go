@@ -24,7 +24,7 @@ func stripAll(pieces ...string) string {
 
 func TestCopiedFrameIsRemoved(t *testing.T) {
 	t.Parallel()
-	flagged := firewall.Report{Flagged: true, Findings: []firewall.Finding{{Technique: "override"}}}
+	flagged := firewall.Report{Flagged: true, Findings: []string{"override"}}
 	for name, c := range map[string]struct{ in, want string }{
 		"result":         {firewall.Frame("It rains.", frameNonce, firewall.Report{}), "It rains.\n"},
 		"attachment":     {firewall.FrameAttachment("It rains.", frameNonce, firewall.Report{}), "It rains.\n"},

@@ -16,7 +16,6 @@ import (
 type Memory struct {
 	Add    *Add    `yaml:"add"`
 	Import *Import `yaml:"import"`
-	Edit   *Edit   `yaml:"edit"`
 	Forget string  `yaml:"forget"` // words; the entries found for them are deleted
 	// The following select entries by words in name, description or text.
 	Pin    string `yaml:"pin"`
@@ -43,13 +42,6 @@ type Import struct {
 	From  string `yaml:"from"` // file name; its extension selects the format
 	Text  string `yaml:"text"`
 	Trust string `yaml:"trust"` // trusted when the user vouches for every word
-}
-
-// Edit changes the one entry that contains some words.
-type Edit struct {
-	Of   string  `yaml:"of"`
-	Name *string `yaml:"name"`
-	Text *string `yaml:"text"`
 }
 
 // All selects every candidate.
@@ -156,7 +148,7 @@ func (s *Story) validateAfter(path string, t *Turn) error {
 // validateMemory checks that a memory change has exactly one complete operation.
 func (s *Story) validateMemory(path string, m Memory) error {
 	n := 0
-	for _, there := range []bool{m.Add != nil, m.Import != nil, m.Edit != nil} {
+	for _, there := range []bool{m.Add != nil, m.Import != nil} {
 		if there {
 			n++
 		}
@@ -167,13 +159,11 @@ func (s *Story) validateMemory(path string, m Memory) error {
 		}
 	}
 	if n != 1 {
-		return s.invalid(path, "needs one of add, import, edit, forget, pin, unpin, accept, reject, and words with it")
+		return s.invalid(path, "needs one of add, import, forget, pin, unpin, accept, reject, and words with it")
 	}
 	switch {
 	case m.Add != nil && strings.TrimSpace(m.Add.Text) == "":
 		return s.invalid(path+".add.text", "is required")
-	case m.Edit != nil && (strings.TrimSpace(m.Edit.Of) == "" || m.Edit.Name == nil && m.Edit.Text == nil):
-		return s.invalid(path+".edit", "needs words of the entry under of, and a new name or text")
 	case m.Import != nil && strings.TrimSpace(m.Import.Text) == "":
 		return s.invalid(path+".import.text", "is required")
 	case m.Import != nil && (filepath.Ext(m.Import.From) == "" || strings.ContainsAny(m.Import.From, "/\\\x00") ||

@@ -26,7 +26,7 @@ func TestParseActs(t *testing.T) {
     feedback: {of: 1, thumb: -1, stars: 2, words: No.}
     reference: two
   - after: memory.stored
-    memory: {edit: {of: tea, text: Coffee., name: coffee}, refused: true}
+    memory: {pin: tea, refused: true}
 `)
 	m := s.Turns[0].Memory
 	if want := (story.Add{
@@ -40,9 +40,8 @@ func TestParseActs(t *testing.T) {
 		*second.Feedback != (story.Feedback{Of: 1, Thumb: -1, Stars: 2, Words: "No."}) || second.Reference != "two" {
 		t.Errorf("turn %+v", second)
 	}
-	if e := s.Turns[2].Memory; e.Edit.Of != "tea" || *e.Edit.Text != "Coffee." || *e.Edit.Name != "coffee" ||
-		!e.Refused {
-		t.Errorf("edit %+v", e)
+	if m := s.Turns[2].Memory; m.Pin != "tea" || !m.Refused {
+		t.Errorf("pin %+v", m)
 	}
 }
 

@@ -215,7 +215,7 @@ func (r *runner) runTurn(ctx context.Context, i int) error {
 	if err == nil {
 		err = r.system.Ask(ctx, t.respondent(), subjects.Query{
 			SessionID: session, QueryID: query, Query: t.Query, Attachments: attached, Reference: t.Reference,
-			Hint: t.Hint, Personas: t.Personas, Rounds: t.Rounds, Parallel: t.Parallel,
+			Personas: t.Personas,
 		})
 	}
 	if err != nil {

@@ -11,14 +11,13 @@
 //
 // and in a turn, in the order of execution:
 //
-//	mode:         who is asked: assistant (default), committee, with personas, rounds and parallel, or task; hint goes
-//	              with each of them
+//	mode:         who is asked: assistant (default), committee, with personas, or task
 //	after:        events to wait for before the turn starts, one or a list; events of earlier turns count, times=2
 //	              means at least two. Memory stores answers asynchronously: after: memory.stored
 //	override:     the override of the session: level, once, disable, grant
 //	memory:       a change that the user makes to memory: add {text, name, tags, pinned}, import {from, text, trust},
-//	              edit {of, name, text}, or words for forget, pin, unpin, accept and reject (all = every proposal);
-//	              with refused: true memory must reject it
+//	              or words for forget, pin, unpin, accept and reject (all = every proposal); with refused: true memory
+//	              must reject it
 //	feedback:     the user's rating of the answer of an earlier turn: of, thumb, stars, words
 //	approve:      the user's decision on approval requests of the turn: approve, deny or ignore
 //	crash:        an actor or tool that is killed at a moment: an event, a text in the answer, or a request for a page
@@ -36,6 +35,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"conclave/pkg/attachment"
@@ -112,12 +112,9 @@ type Model struct {
 // the turn.
 type Turn struct {
 	Query string `yaml:"query"` // "" = no question: the turn only acts or waits
-	// Mode is how the question is asked, one of [subjects.Modes]; "" = assistant. The next four go with the question.
+	// Mode is how the question is asked, one of [subjects.Modes]; "" = assistant. Personas go with the question.
 	Mode     string   `yaml:"mode"`
-	Hint     string   `yaml:"hint"`
 	Personas []string `yaml:"personas"`
-	Rounds   int      `yaml:"rounds"`
-	Parallel bool     `yaml:"parallel"`
 	// Attachments are untrusted content that the question is about.
 	Attachments []Attachment `yaml:"attachments"`
 	// Request replaces the question: an agent calls a tool without a model. The tool result is the answer.
@@ -315,8 +312,8 @@ func (s *Story) invalid(path, format string, a ...any) error {
 	return &strict.Error{File: s.file, Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)}
 }
 
-// validate returns the first error of the story. It rejects missing titles and turns, invalid names, and a story
-// without an expectation, which could not fail.
+// validate returns the first error of the story. It rejects missing titles and turns, names of files that are none, and
+// a story without an expectation, which could not fail. Any other wrong name, page or credential fails when it is run.
 func (s *Story) validate() error {
 	for i, need := range s.Needs {
 		if abilities[need] == nil {
@@ -335,14 +332,6 @@ func (s *Story) validate() error {
 	for _, name := range strict.SortedKeys(s.Config) {
 		if subjects.CheckToken(name) != nil {
 			return s.invalid(strict.JoinPath("config", name), "is not the name of a configuration file")
-		}
-	}
-	if err := s.validateEnvironment(); err != nil {
-		return err
-	}
-	for _, role := range append(strict.SortedKeys(s.Model), strict.SortedKeys(s.Server.Models)...) {
-		if subjects.CheckToken(role) != nil {
-			return s.invalid(strict.JoinPath("model", role), "is not the name of a role")
 		}
 	}
 	if len(s.Turns) == 0 {
@@ -371,7 +360,7 @@ func (s *Story) validate() error {
 }
 
 // validateTurn checks the turn at path and returns the number of its expectations, 0 when it has none. It rejects
-// contradictory expectations and invalid names, and compiles the regular expression of its answer.
+// contradictory expectations, and compiles the regular expression of its answer.
 func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	if err := s.validateAsk(path, *t); err != nil {
 		return 0, err
@@ -388,15 +377,10 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 		}
 		expected++
 	}
-	for i, c := range t.ToolCalls {
-		if subjects.CheckToken(c.Tool) != nil {
-			return 0, s.invalid(fmt.Sprintf("%s.tool_calls[%d].tool", path, i), "is not the name of a tool")
-		}
-	}
 	if t.NoNotes && len(t.Notes) > 0 {
 		return 0, s.invalid(path+".no_notes", "contradicts notes")
 	}
-	if err := s.validateUserActions(path, *t); err != nil {
+	if err := s.validateApprove(path, t.Approve); err != nil {
 		return 0, err
 	}
 	if t.StopAfter != nil {
@@ -405,9 +389,6 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 		}
 	}
 	if c := t.Crash; c != nil {
-		if subjects.CheckToken(c.Actor) != nil {
-			return 0, s.invalid(path+".crash.actor", "is not the name of an actor")
-		}
 		if err := s.validateMoment(path+".crash.after", c.After); err != nil {
 			return 0, err
 		}
@@ -448,22 +429,31 @@ func (s *Story) validateAsk(path string, t Turn) error {
 	if t.respondent() == "" {
 		return s.invalid(path+".mode", "is not one of %s", strings.Join(strict.SortedKeys(subjects.Modes), ", "))
 	}
-	switch r := t.Request; {
+	switch {
 	case t.asksNothing() && !t.hasActions():
 		return s.invalid(path+".query", "is required")
 	case t.asksNothing() && (asked || t.Answer != nil || t.Error != "" || t.Partial || t.ScriptedOnly):
 		return s.invalid(path, "has expectations of an answer and no question")
-	case r == nil:
+	case t.Request == nil:
 		return nil
 	case strings.TrimSpace(t.Query) != "" || asked:
 		return s.invalid(path+".request", "allows only answer and error in its turn")
-	case subjects.CheckToken(r.As) != nil || subjects.CheckToken(r.Tool) != nil:
-		return s.invalid(path+".request", "needs as (the account of an agent) and tool")
 	}
-	for i, c := range t.Request.Spawn {
-		if subjects.CheckToken(c.Type) != nil {
-			return s.invalid(fmt.Sprintf("%s.request.spawn[%d].type", path, i), "is not a type of agents")
-		}
+	return nil
+}
+
+// validateApprove checks the decision on approval requests, nil for none. It rejects unknown values, and remember for
+// anything but approve.
+func (s *Story) validateApprove(path string, a *Approve) error {
+	switch {
+	case a == nil:
+	case !slices.Contains([]string{AnswerApprove, AnswerDeny, AnswerIgnore}, a.Answer):
+		return s.invalid(path+".approve.answer", "is not one of %s, %s, %s", AnswerApprove, AnswerDeny, AnswerIgnore)
+	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, a.Remember):
+		return s.invalid(path+".approve.remember", "is not one of %s, %s", subjects.RememberSession,
+			subjects.RememberAlways)
+	case a.Remember != "" && a.Answer != AnswerApprove:
+		return s.invalid(path+".approve.remember", "only approve can be remembered")
 	}
 	return nil
 }

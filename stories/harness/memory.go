@@ -24,8 +24,6 @@ func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 		return h.writeMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}})
 	case m.Import != nil:
 		return h.importDocument(ctx, *m.Import)
-	case m.Edit != nil:
-		return h.editMemory(ctx, *m.Edit)
 	case m.Forget != "":
 		return h.adminMemory(ctx, m.Forget, subjects.MemoryAdminRequest{Op: "forget", Query: m.Forget})
 	case m.Pin != "":
@@ -121,20 +119,4 @@ func (h *Harness) markMemories(ctx context.Context, op, words, state string) err
 		return fmt.Errorf("memory %s: no entry contains %q", op, words)
 	}
 	return h.adminMemory(ctx, words, subjects.MemoryAdminRequest{Op: op, IDs: ids})
-}
-
-// editMemory edits the one entry that contains some words. It fails when there is none or more than one. A nil name or
-// text stays.
-func (h *Harness) editMemory(ctx context.Context, e story.Edit) error {
-	ids, err := h.findMemories(ctx, e.Of, "")
-	if err != nil {
-		return err
-	}
-	if len(ids) != 1 {
-		return fmt.Errorf("memory edit: %d entries contain %q, want one", len(ids), e.Of)
-	}
-	return h.adminMemory(ctx, e.Of, subjects.MemoryAdminRequest{
-		Op: "edit", IDs: ids,
-		Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text},
-	})
 }

@@ -78,7 +78,7 @@ type Digest struct {
 	Entities    []string // people, places, organizations and things that the text names
 	Relations   []Relation
 	By          string   // how name and description were made: [subjects.DigestModel] or [subjects.DigestPlain]
-	Flags       []string // signs of injection in the text as it came, by firewall.Techniques
+	Flags       []string // signs of injection in the text as it came, by firewall.Scan
 	Notes       []string // what was left out or went wrong, a sentence each
 }
 
@@ -270,11 +270,9 @@ func (out *Digest) fillPlain(m material) {
 // its end when it was longer. It records firewall flags of the text and notes what was removed; it rejects nothing.
 func (out *Digest) admitText(raw string, most int) string {
 	short := text.Cut(raw, most)
-	if r := firewall.Scan(short); r.Flagged {
-		for _, f := range r.Findings {
-			if !slices.Contains(out.Flags, f.Technique) {
-				out.Flags = append(out.Flags, f.Technique)
-			}
+	for _, name := range firewall.Scan(short).Techniques() {
+		if !slices.Contains(out.Flags, name) {
+			out.Flags = append(out.Flags, name)
 		}
 	}
 	s, secrets := firewall.Redact(cleanText(short))

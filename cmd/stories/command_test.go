@@ -1,4 +1,4 @@
-package stories_test
+package main
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"conclave/stories/harness"
 )
 
 // good is a story that holds.
@@ -80,7 +78,7 @@ func TestCommand(t *testing.T) {
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			var out bytes.Buffer
-			if code := harness.Command(t.Context(), strings.Fields(tt.args), &out, &out); code != tt.code {
+			if code := runCommand(t.Context(), strings.Fields(tt.args), &out, &out); code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)
 			}
 			for _, want := range tt.want {
@@ -98,7 +96,7 @@ func TestCommandInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	if code := harness.Command(ctx, []string{"run", "stories/b_good.yaml"}, &out, &out); code != 1 ||
+	if code := runCommand(ctx, []string{"run", "stories/b_good.yaml"}, &out, &out); code != 1 ||
 		!strings.HasPrefix(out.String(), "0 of 1 stories: 0 ok, 0 failed, 0 skipped") {
 		t.Errorf("exit code %d\n%s", code, &out)
 	}

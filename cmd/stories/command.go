@@ -1,4 +1,4 @@
-package harness
+package main
 
 import (
 	"context"
@@ -14,10 +14,11 @@ import (
 
 	"conclave/pkg/bus"
 	"conclave/pkg/story"
+	"conclave/stories/harness"
 )
 
-// Command executes a command line of cmd/stories, without the name of the program, and returns the exit code.
-func Command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// runCommand executes a command line, without the name of the program, and returns the exit code.
+func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	p := player{out: stdout}
 	flags := pflag.NewFlagSet("stories", pflag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -52,9 +53,9 @@ func Command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // liveOptions are those of a run on the models of the user's configuration.
-func liveOptions() (Options, error) {
+func liveOptions() (harness.Options, error) {
 	home, err := bus.DefaultHome()
-	return Options{Live: true, Config: home.Config}, err
+	return harness.Options{Live: true, Config: home.Config}, err
 }
 
 // findStories returns the named files, whatever their names, and the .yaml files in the named folders; without names
@@ -83,7 +84,7 @@ func findStories(names []string) (files []string, err error) {
 // player runs stories and prints their results.
 type player struct {
 	out     io.Writer
-	options Options
+	options harness.Options
 	verbose bool // events of every story
 
 	passed, failed, skipped int
@@ -100,7 +101,7 @@ func (p *player) play(ctx context.Context, files []string) bool {
 			fmt.Fprintf(p.out, "FAIL  %s\n      %v\n", file, err)
 			continue
 		}
-		result := RunStory(ctx, s, p.options, story.Options{})
+		result := harness.RunStory(ctx, s, p.options, story.Options{})
 		if ctx.Err() != nil {
 			break
 		}
