@@ -319,7 +319,7 @@ func TestPageQuestion(t *testing.T) {
 	address, home := make(chan string, 1), newProgramHome(t)
 	e := newElicitationWith(t, config.Wiring{OnListen: func(addr string) {
 		address <- addr
-	}}, home, append(slices.Clone(hubActors), "gateway"), time.Minute)
+	}}, home, append(slices.Clone(hubActors), "gateway", "model"), time.Minute)
 	s := &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}
 	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
 	p.open("/approvals")

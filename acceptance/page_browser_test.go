@@ -3,8 +3,6 @@ package acceptance
 import (
 	"context"
 	"encoding/json"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -258,95 +256,30 @@ func readAxe(t *testing.T) string {
 // checkAccess checks views, with everything unfolded, with axe-core in light, dark and phone width.
 func (p *browserPage) checkAccess(paths ...string) {
 	p.t.Helper()
-	script := readAxe(p.t)
+	readAxe(p.t) // skips the test without it
 	for _, path := range paths {
 		p.open(path)
 		p.waitFor(`!/Loading|Checking/.test(document.querySelector("main")?.textContent)`)
 		eval[bool](p, `(document.querySelectorAll("main details").forEach((d) => (d.open = true)), true)`)
-		eval[bool](p, script+";true")
-		for _, look := range []struct {
-			width  int64
-			scheme string
-		}{{1280, "light"}, {1280, "dark"}, {360, "light"}} {
-			p.show(look.width, 800, look.scheme)
-			// the view draws itself again for the width
-			eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
-			for _, f := range eval[[]string](p, `axe.run().then((r) => r.violations.map((v) =>
-				v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`) {
-				p.t.Errorf("%s, %d px, %s: %s", path, look.width, look.scheme, f)
-			}
+		p.checkShown(path)
+	}
+}
+
+// checkShown checks what the page shows, and calls it name, as checkAccess does.
+func (p *browserPage) checkShown(name string) {
+	p.t.Helper()
+	eval[bool](p, readAxe(p.t)+";true")
+	for _, look := range []struct {
+		width  int64
+		scheme string
+	}{{1280, "light"}, {1280, "dark"}, {360, "light"}} {
+		p.show(look.width, 800, look.scheme)
+		// the view draws itself again for the width
+		eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
+		for _, f := range eval[[]string](p, `axe.run().then((r) => r.violations.map((v) =>
+			v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`) {
+			p.t.Errorf("%s, %d px, %s: %s", name, look.width, look.scheme, f)
 		}
-		p.show(1280, 800, "light")
 	}
-}
-
-// cuttableProxy passes connections on to a server until they are cut.
-type cuttableProxy struct {
-	address string
-
-	mu    sync.Mutex
-	down  bool
-	conns []net.Conn
-}
-
-func startProxy(t *testing.T, to string) *cuttableProxy {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &cuttableProxy{address: ln.Addr().String()}
-	t.Cleanup(func() {
-		ln.Close()
-		p.cut()
-	})
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			p.pass(c, to)
-		}
-	}()
-	return p
-}
-
-func (p *cuttableProxy) pass(c net.Conn, to string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.down {
-		c.Close()
-		return
-	}
-	server, err := net.Dial("tcp", to)
-	if err != nil {
-		c.Close()
-		return
-	}
-	p.conns = append(p.conns, c, server)
-	for _, pair := range [][2]net.Conn{{c, server}, {server, c}} {
-		go func() {
-			_, _ = io.Copy(pair[0], pair[1])
-			pair[0].Close()
-			pair[1].Close()
-		}()
-	}
-}
-
-// cut closes every connection and accepts no new ones until restore.
-func (p *cuttableProxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.down = true
-	for _, c := range p.conns {
-		c.Close()
-	}
-	p.conns = nil
-}
-
-func (p *cuttableProxy) restore() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.down = false
+	p.show(1280, 800, "light")
 }

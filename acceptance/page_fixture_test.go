@@ -28,6 +28,29 @@ type pageSystem struct {
 	t     *testing.T
 	url   string
 	token string
+
+	home     bus.Home
+	config   config.Config
+	instance *config.Instance // nil while it is stopped
+	address  chan string      // of the gateway, after each start
+}
+
+// start starts the system, on another port each time.
+func (s *pageSystem) start() {
+	s.t.Helper()
+	var err error
+	if s.instance, err = s.config.Start(context.Background(), s.home, nil, config.Actors...); err != nil {
+		s.t.Fatal(err)
+	}
+	s.url = "http://" + <-s.address
+}
+
+func (s *pageSystem) stop() {
+	s.t.Helper()
+	if s.instance != nil {
+		down(s.t, s.instance)
+		s.instance = nil
+	}
 }
 
 // pageSettings are the settings of a pageSystem, by file. %s is the address of the model server.
@@ -99,8 +122,11 @@ func startPageSystemOn(t *testing.T, models, last string) *pageSystem {
 		Web:      webclient.NewStaged(webclient.Config{Version: "test"}, hosts),
 		Doctor:   pageChecks,
 	})
-	up(t, c, home, config.Actors...)
-	return &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}
+	system := &pageSystem{t: t, home: home, config: c, address: address}
+	t.Cleanup(system.stop)
+	system.start()
+	system.token = readToken(t, home)
+	return system
 }
 
 func readToken(t *testing.T, home bus.Home) string {

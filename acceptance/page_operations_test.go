@@ -125,6 +125,36 @@ func TestPageOperations(t *testing.T) {
 		t.Errorf("%v settings of the broker can be changed", got)
 	}
 
+	// Ten settings with where each comes from, a search over all, and the rest behind "Advanced".
+	p.visit("/settings", ".settings tbody tr")
+	titles := eval[[]string](p, `[...document.querySelectorAll(".settings th[scope=row]")]
+		.map((e) => [...e.childNodes].find((n) => n.nodeType === 3 && n.data.trim()).data.trim())`)
+	if !slices.Equal(titles, []string{
+		"Model", "Search", "Language", "Folders", "Approvals", "Critic", "Memory", "Appearance", "Phone", "Backup",
+	}) {
+		t.Errorf("the settings are %q", titles)
+	}
+	row := `[...document.querySelectorAll(".settings tr")].find((r) => r.textContent.trim().startsWith(`
+	got := eval[string](p, row+`"Folders")).textContent`)
+	if !strings.Contains(got, "~/calendar/, ~/notes/") ||
+		!strings.Contains(got, "manifest.yaml") {
+		t.Errorf("folders: %q", got)
+	}
+	eval[bool](p, `((s) => { s.value = "dark"; return s.dispatchEvent(new Event("change")); })(
+		document.querySelector("#set-theme"))`)
+	p.waitFor(`document.documentElement.dataset.theme === "dark"`)
+	eval[bool](p, `((s) => { s.value = "system"; return s.dispatchEvent(new Event("change")); })(
+		document.querySelector("#set-theme"))`)
+	eval[bool](p, `((s) => { s.value = "false"; return s.dispatchEvent(new Event("change")); })(
+		document.getElementById("set-critic.enabled"))`)
+	p.click(".settings .field .primary")
+	p.waitFor(row + `"Critic"))?.textContent.includes("in force until a restart: on")`)
+	p.do(chromedp.SendKeys(chromedp.CSS("#find-setting"), "generator.steps"))
+	p.waitFor(row + `"generator.steps"))?.textContent.includes("generator.yaml:")`)
+	p.visit("/settings", ".settings tbody tr")
+	p.do(chromedp.SendKeys(chromedp.CSS("#find-setting"), "no such setting"))
+	p.waitFor(`document.querySelector("main").textContent.includes("No setting has these words")`)
+
 	p.visit("/models", ".ops tbody tr")
 	p.visit("/machines", ".empty-state")
 	p.visit("/doctor", ".ops tbody tr")
@@ -138,7 +168,7 @@ func TestPageOperations(t *testing.T) {
 	t.Run("axe", func(t *testing.T) {
 		p.t = t
 		p.checkAccess("/agents", "/agents/critic", "/agents/generator", "/agents/generator/settings",
-			"/agents/broker/settings", "/models", "/machines", "/doctor", "/context/"+session)
+			"/agents/broker/settings", "/settings", "/models", "/machines", "/doctor", "/context/"+session)
 	})
 	p.t = t
 	p.mu.Lock() // the browser reports the rejected value itself

@@ -80,7 +80,7 @@ func TestPagePictures(t *testing.T) {
 			name: "memory", path: "/memory", wait: ".entries", run: search, loaded: ".entries th:nth-child(9)",
 			click: ".fold",
 		},
-		{name: "graph", path: "/memory/graph", wait: ".graph"},
+		{name: "graph", path: "/memory/graph", wait: ".empty-state", run: scriptedGraph, loaded: ".graph"},
 		{name: "bus", path: "/bus", wait: ".busmap"},
 		{name: "decisions", path: "/decisions", wait: "table"},
 		{
@@ -94,7 +94,32 @@ func TestPagePictures(t *testing.T) {
 		{name: "machines", path: "/machines", wait: ".empty-state"},
 		{name: "doctor", path: "/doctor", wait: ".ops tbody tr"},
 	})
+	p.open("/approvals")
+	p.waitFor(`document.querySelector(".approval")`)
+	s.call(t.Context(), http.MethodPost, "/approvals/"+eval[string](p, `document.querySelector(".approval").dataset.
+		approval`), map[string]bool{"approve": false}, nil)
+	p.takePictures(folder, []picture{{
+		name: "first", path: "/chat/" + soup.Session, wait: ".critic",
+		click: `[aria-label="Show the run beside the chat"]`, after: `localStorage.setItem("drawer", "closed")`,
+	}})
 }
+
+// scriptedGraph gives the page the relations that a model would have read from the questions of the pictures, and opens
+// the graph: the scripted models read none.
+const scriptedGraph = `(() => {
+	const relation = (subject, predicate, object, tense) => ({ id: subject + predicate + object, entry_id: "e",
+		subject, predicate, object, tense, trust: "trusted", said: new Date().toISOString() });
+	const relations = [relation("Ada", "is sister of", "the user", "is"), relation("Ada", "lives in", "Lisbon", "is"),
+		relation("Ada", "lives in", "Bremen", "was"), relation("Ada", "likes", "surfing", "is"),
+		relation("Tom", "is brother of", "the user", "is"), relation("Tom", "works at", "Siemens", "is"),
+		relation("the user", "has favourite city", "Lisbon", "is")];
+	const fetch = window.fetch;
+	window.fetch = (address, options) => !String(address).startsWith("/memory/graph") ? fetch(address, options) :
+		Promise.resolve(new Response(JSON.stringify({ relations }),
+			{ headers: { "Content-Type": "application/json" } }));
+	document.querySelector("main a[href='/memory/graph']").click();
+	return true;
+})()`
 
 // picture is one view for the documentation: the address, what it must show first, and what is done before the pictures
 // are taken.

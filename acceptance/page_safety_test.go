@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/chromedp/chromedp"
 )
 
 // testLinksShowTheirHost: a link shows the host that it opens unless its text is an address of that host, and asks with
@@ -82,6 +81,50 @@ func testLongLinesAreRendered(t *testing.T, p *browserPage) {
 			quoteJS(text)+`); return e.tagName + " " + e.textContent; })()`); got != want {
 			t.Errorf("%q is rendered as %q, want %q", text, got, want)
 		}
+	}
+}
+
+// testWaitingIsSaid: the title counts the calls that wait, and a page that is not in view notifies of each once when
+// the user has turned that on, with the name of the tool and nothing of the call.
+func testWaitingIsSaid(t *testing.T, p *browserPage) {
+	p.open("/tasks")
+	got := eval[[]string](p, `(async () => {
+		const store = await import("/page/js/store.js");
+		const out = [];
+		window.Notification = class {
+			static permission = "default";
+			static requestPermission = async () => (Notification.permission = "granted");
+			constructor(title, { body }) { out.push(title + ": " + body); }
+			close() {}
+		};
+		Object.defineProperty(document, "hidden", { value: true });
+		const frames = async () => { for (let n = 0; n < 4; n++) await new Promise(requestAnimationFrame); };
+		const wait = async (id) => {
+			store.state.approvals.set(id, { id, tool: "web_fetch", args_text: "secret", query_id: "q", sinks: [] });
+			store.changed();
+			await frames();
+		};
+		await wait("first");
+		out.push(document.title);
+		const { toggle } = await import("/page/js/notify.js");
+		out.push(await toggle());
+		await wait("second");
+		await wait("second");
+		out.push(await toggle());
+		await wait("third");
+		out.push(document.title);
+		store.state.approvals.clear();
+		store.changed();
+		await frames();
+		out.push(document.title);
+		return out;
+	})()`)
+	want := []string{
+		"(1) Tasks · Conclave", "on", "Conclave waits for you: web_fetch needs your approval.", "off",
+		"(3) Tasks · Conclave", "Tasks · Conclave",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("said: %q, want %q", got, want)
 	}
 }
 
@@ -213,7 +256,7 @@ func testClientsAreLabelled(t *testing.T, s *pageSystem, p *browserPage) {
 	if got := p.text(open); !strings.Contains(got, "asked by a program over the API") {
 		t.Errorf("the session is listed as %q", got)
 	}
-	p.do(chromedp.Click(chromedp.CSS(open)))
+	p.click(open)
 	const unsafe = `document.querySelectorAll('#question, [aria-label="Edit the question"], ' +
 		'[aria-label="Ask again"], .failed button').length`
 	for _, step := range []string{"live", "stored"} {
@@ -232,5 +275,44 @@ func testClientsAreLabelled(t *testing.T, s *pageSystem, p *browserPage) {
 					store.changed(); return true; })()`)
 			p.waitFor(`document.querySelector(".turn") && !document.querySelector(".turn[data-query]")`)
 		}
+	}
+}
+
+// testFormulasAndColours: formulas become MathML and code gets colours, with the text unchanged; what is not known
+// stays source, and so does a diagram. Their weight is logged.
+func testFormulasAndColours(t *testing.T, p *browserPage) {
+	for _, tt := range []struct{ text, selector, want string }{
+		{`$$x = \frac{-b \pm \sqrt{b^2-4ac}}{2a}$$`, "math[display=block]", "x=−b±b2−4ac2a"},
+		{`the area \(\pi r^2\) of it`, "math[display=inline] msup", "r2"},
+		{`so $$a^2$$, a price of $5 and $6`, "p", "so a2, a price of $5 and $6"},
+		{`$\oddity{x}$`, ".math > code", `\oddity{x}`},
+		{"```go\nreturn 1 // \"one\"\n```", ".hl-keyword", "return"},
+		{"```go\nreturn 1 // \"one\"\n```", ".hl-comment", `// "one"`},
+		{"```go\nreturn 1 // \"one\"\n```", "code", `return 1 // "one"`},
+		{"```go\nreturn 1", "code", "return 1"},
+		{"```mermaid\ngraph TD; A-->B\n```", "figcaption", "mermaid, source of a diagramCopy"},
+	} {
+		got := eval[string](p, `(async (text, selector) => {
+			const { render } = await import("/page/js/markdown.js");
+			const box = document.createElement("div");
+			box.className = "markdown";
+			box.append(...render(text));
+			document.querySelector(".log .column").append(box);
+			for (let n = 0; n < 500 && !box.querySelector(selector); n++)
+				await new Promise((r) => setTimeout(r, 20));
+			const found = box.querySelector(selector);
+			const size = found?.getBoundingClientRect();
+			const out = found ? (size.width && size.height ? "" : "not seen: ") + found.textContent : "nothing";
+			box.remove();
+			return out;
+		})(`+quoteJS(tt.text)+`, `+quoteJS(tt.selector)+`)`)
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.text, got, tt.want)
+		}
+	}
+	weight := eval[float64](p, `performance.getEntriesByType("resource")
+		.filter((r) => /math|highlight/.test(r.name)).reduce((n, r) => n + r.transferSize, 0)`)
+	if t.Logf("formulas and colours: %.0f bytes", weight); weight == 0 || weight > 150_000 {
+		t.Errorf("formulas and colours weigh %.0f bytes", weight)
 	}
 }

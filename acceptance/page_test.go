@@ -10,6 +10,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"conclave/pkg/bus/bustest"
 )
 
 // TestPage is the page in a real browser: a question with a tool call, its run, the sessions after a reload, memory,
@@ -33,8 +35,10 @@ func TestPage(t *testing.T) {
 		t.Errorf("address %q", chat)
 	}
 
-	p.do(chromedp.Click(chromedp.CSS(".turn .facts a")), chromedp.WaitVisible(chromedp.CSS(".waterfall .span")))
-	p.do(chromedp.Click(chromedp.CSS(".tabs button:last-child")), chromedp.WaitVisible(chromedp.CSS(".log-table")))
+	p.click(".turn .facts a")
+	p.waitFor(`document.querySelector(".waterfall .span")?.checkVisibility()`)
+	p.click(".tabs button:last-child")
+	p.waitFor(`document.querySelector(".log-table")?.checkVisibility()`)
 	if got := p.text(".log-table"); !strings.Contains(got, "tool.result.get_datetime") {
 		t.Errorf("log %q", got)
 	}
@@ -70,6 +74,13 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 		"<iframe src=https://evil.example></iframe>", "<style>*{display:none}</style>",
 		"| a | b |\n|---|---|\n| <img src=x> | ![](http://attacker.example/p) |", strings.Repeat("> ", 200) + "deep",
 		strings.Repeat("- ", 300) + "deep", strings.Repeat("[", 3000), strings.Repeat("*a_", 3000),
+		"$$\\href{javascript:alert(1)}{x}$$", "$\\text{<img src=x onerror=alert(1)>}$", `\(\frac{<b>}{2}\)`,
+		"$$" + strings.Repeat("{", 900) + "x" + strings.Repeat("}", 900) + "$$",
+		"$$" + strings.Repeat(`\frac`, 300) + "$$",
+		`$$\begin{matrix} \style{color:red}{a} & b \end{matrix}$$`, `\[ \mathbb{<script>} \]`,
+		"```js\nlet a = '</span><script>1</script>' // <img src=x>\n```", "```constructor\nx\n```",
+		"```python\n" + strings.Repeat("\"", 40000) + "\n```", "```mermaid\nclick A href \"javascript:alert(1)\"\n```",
+		"```yaml\n" + strings.Repeat("- ", 20000) + "\n```", "```c\n" + strings.Repeat("/*", 20000) + "\n```",
 		"safe\u202egnp.exe", "[аррӏе.com](https://xn--80ak6aa92e.com/)", "<svg onload=alert(1)>",
 		"[a]( java\nscript:alert(1))", "https://evil.example/\"onmouseover=alert(1)", "| |\n|-|\n" +
 			strings.Repeat("| x |\n", 5000),
@@ -78,9 +89,16 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 	wrong := eval[[]string](p, `(async () => {
 		const { render } = await import("/page/js/markdown.js");
 		const allowed = new Set(("P A SPAN CODE PRE FIGURE FIGCAPTION BUTTON UL OL LI BLOCKQUOTE TABLE " +
-			"THEAD TBODY TR TH TD DIV BR HR STRONG EM S H3 H4 H5 H6").split(" "));
-		const attributes = new Set("href target rel class type tabindex role aria-label scope start".split(" "));
+			"THEAD TBODY TR TH TD DIV BR HR STRONG EM S H3 H4 H5 H6 math mrow mi mn mo mtext mspace mfrac msqrt " +
+			"mroot msub msup msubsup munder mover munderover mtable mtr mtd").split(" "));
+		const attributes = new Set(("href target rel class type tabindex role aria-label scope start display alttext " +
+			"width linethickness accent stretchy mathvariant").split(" "));
 		const out = [];
+		await Promise.all([import("/page/js/math.js"), import("/page/js/highlight.js")]);
+		const fence = String.fromCharCode(96).repeat(3);
+		render("$x$\n\n" + fence + "js\n1\n" + fence); // loads both, so that what follows is drawn at once
+		await new Promise((r) => setTimeout(r, 100));
+		const began = performance.now();
 		for (const text of `+string(b)+`) {
 			const box = document.createElement("div");
 			box.append(...render(text));
@@ -95,6 +113,7 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 			if (/[\u202a-\u202e]/.test(box.textContent)) out.push("bidi control");
 			box.remove();
 		}
+		if (performance.now() - began > 10000) out.push("rendering took " + (performance.now() - began) + " ms");
 		if (performance.getEntriesByType("resource").some((r) => !r.name.startsWith(location.origin)))
 			out.push("a foreign host was contacted");
 		if (document.title.startsWith("x")) out.push("a script ran");
@@ -110,6 +129,7 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 	if !strings.Contains(host, "xn--") {
 		t.Errorf("a look-alike host is shown as %q", host)
 	}
+	t.Run("formulas and colours", func(t *testing.T) { testFormulasAndColours(t, p) })
 	t.Run("links", func(t *testing.T) { testLinksShowTheirHost(t, p) })
 	t.Run("long lines", func(t *testing.T) { testLongLinesAreRendered(t, p) })
 	t.Run("approvals", func(t *testing.T) { testApprovalsWait(t, p) })
@@ -135,6 +155,14 @@ func TestPageRendersManyTokens(t *testing.T) {
 		return performance.now() - began;
 	})()`)
 	t.Logf("5,000 token events in %.0f ms", ms)
+	// The log follows its end; who scrolls up stays there, and a button leads back to the growing end.
+	p.waitFor(`document.querySelector("#log").scrollTop > 1000`)
+	eval[bool](p, `(document.querySelector("#log").scrollTop = 0, true)`)
+	p.waitFor(`document.querySelector(".jump button")?.textContent === "The answer that is written"`)
+	p.click(".jump button")
+	p.waitFor(`!document.querySelector(".jump") && document.activeElement.id === "question"`)
+	p.waitFor(`((log) => log.scrollTop > 1000 && log.scrollHeight - log.scrollTop - log.clientHeight < 80)(
+		document.querySelector("#log"))`)
 	if ms > 5*1000 {
 		t.Errorf("5,000 token events took %.0f ms, five times the target", ms)
 	}
@@ -318,14 +346,32 @@ func TestPageScreens(t *testing.T) {
 	t.Run("sessions, memory and palette", func(t *testing.T) {
 		p.t = t
 		p.open("/chat")
-		p.click(`.sessions [aria-label^="Rename the session"]`)
+		menu := func(row, entry string) {
+			t.Helper()
+			p.click(`.sessions ` + row + ` [aria-label^="More about the session"]`)
+			p.waitFor(`document.querySelector("#session-menu:popover-open button")`)
+			eval[bool](p, `([...document.querySelectorAll("#session-menu button")]
+				.find((b) => b.textContent === `+quoteJS(entry)+`).click(), true)`)
+		}
+		menu("li", "Rename")
 		p.do(chromedp.WaitVisible(chromedp.CSS("#ask-value")), chromedp.SetValue(chromedp.CSS("#ask-value"),
-			"Renamed by the test"), chromedp.Click(chromedp.CSS("#ask .primary")))
+			"Renamed by the test"))
+		p.click("#ask .primary")
 		p.waitFor(`document.querySelector(".sessions")?.textContent.includes("Renamed by the test")`)
 		p.click(`.sessions li:last-child [aria-label^="Pin the session"]`)
 		p.waitFor(`document.querySelector(".sessions li .pinned")`)
 		p.open("/chat")
 		p.waitFor(`document.querySelector(".sessions li:first-child .pinned")`)
+		menu("li:first-child", "Archive")
+		p.waitFor(`document.querySelector(".away summary")?.textContent === "1 archived session"
+			&& document.querySelector(".away li .pinned")`)
+		menu(".away li", "Back to the list")
+		p.waitFor(`!document.querySelector(".away") && document.querySelector(".sessions li:first-child .pinned")`)
+		if got := eval[string](p, `(async () => (await fetch([...document.querySelectorAll("#session-menu a")]
+			.find((a) => a.href.endsWith("format=md")).href)).text())()`); !strings.HasPrefix(got, "# ") ||
+			!strings.Contains(got, "## Question") {
+			t.Errorf("the file is %q", got)
+		}
 		s.call(t.Context(), http.MethodPost, "/memory", map[string]string{"text": "My cat is called Whiskers."}, nil)
 		p.open("/memory")
 		p.do(chromedp.SendKeys(chromedp.CSS("#memory-text"), "name of the cat\r"))
@@ -386,19 +432,19 @@ func chatOf(s *pageSystem, t *testing.T, query string) string {
 func TestPageReconnects(t *testing.T) {
 	browser := findBrowser(t)
 	s := startPageSystem(t)
-	proxy := startProxy(t, strings.TrimPrefix(s.url, "http://"))
-	link := strings.Replace(s.loginLink(t.Context()), s.url, "http://"+proxy.address, 1)
-	p := startBrowser(t, browser, "http://"+proxy.address, link)
+	network := bustest.StartLink(t, strings.TrimPrefix(s.url, "http://"))
+	link := strings.Replace(s.loginLink(t.Context()), s.url, "http://"+network.Addr(), 1)
+	p := startBrowser(t, browser, "http://"+network.Addr(), link)
 	id := p.ask("Which city do I like most?")
 	p.waitFor(`document.querySelector(".turn .critic")`)
 	chat := eval[string](p, `location.pathname`)
-	proxy.cut()
+	network.Cut()
 	p.waitFor(`document.querySelector(".banner")?.textContent.includes("Reconnecting")`)
 	s.call(t.Context(), http.MethodPost, "/query", map[string]string{
 		"query":      "Are you sure?",
 		"session_id": strings.TrimPrefix(chat, "/chat/"),
 	}, nil)
-	proxy.restore()
+	network.Heal()
 	p.waitFor(
 		`document.querySelectorAll(".turn .facts").length === 2
 			&& document.querySelector("main").textContent.includes("Are you sure?")
@@ -621,6 +667,6 @@ func TestPageListsFollowChanges(t *testing.T) {
 		"query": "Find out how many people live in Oslo and Bergen, and say which city is larger.", "mode": "task",
 	}, nil)
 	p.waitFor(unchanged + ` && document.querySelector("main").textContent.includes("Oslo")`)
-	p.waitFor(unchanged + ` && document.querySelector("main .state")?.textContent.includes("done")`)
+	p.waitFor(unchanged + ` && document.querySelector("main .state")?.textContent.includes("answered")`)
 	p.checkQuiet()
 }

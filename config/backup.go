@@ -266,10 +266,14 @@ func (r *Instance) makeBackup(ctx context.Context, c Config, home bus.Home) (pat
 		return "", fmt.Errorf("%s has %d MiB of free space, a backup needs %d MiB: free some, or set backup.folder in "+
 			"system.yaml", folder, free>>20, need>>20)
 	}
+	key, err := audit.LoadHasher(home.BackupKey())
+	if err != nil {
+		return "", err
+	}
 	path = backup.ScheduledPath(folder, time.Now())
 	err = r.recordBackup(ctx, c, home, "gateway", func() error {
 		_, err := backup.Create(ctx, path, backup.Options{
-			Home: home, Build: c.wiring.Version,
+			Home: home, Build: c.wiring.Version, Key: key,
 			Pause: func(context.Context) (func() bool, error) { return r.server.Pause(maxPause), nil },
 		})
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -55,6 +56,8 @@ type Wiring struct {
 	KeepHeads bool
 	// Profiles has the gateway serve profiles and counters of the process, on a loopback address only.
 	Profiles bool
+	// Restarts says that the process starts anew at [bus.RestartSignal].
+	Restarts bool
 
 	// Doctor runs the checks of conclave doctor for the page; nil = the page cannot.
 	Doctor func(ctx context.Context) []subjects.DoctorCheck
@@ -86,7 +89,9 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 // tools, or single tools. It rejects an unknown name, and respondent B alone when it is switched off; beside other
 // actors it is left out then.
 func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string) ([]actor.Spec, error) {
-	ours := c.Tools()
+	withStore := c.toolConfig()
+	withStore.UndoFolder = filepath.Join(home.Data, "undo")
+	ours := tools.Configured(withStore)
 	now := func() Config { // a live setting may have changed since
 		if c.wiring.settings == nil {
 			return c

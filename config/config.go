@@ -421,5 +421,6 @@ func (c Config) listManifestRules(add func(key, value string)) {
 			watched = append(watched, layer+"."+rule)
 		}
 	}
+	add("manifest.reversible", m.Reversible())
 	add("manifest.monitor_only", strings.Join(watched, ", "))
 }

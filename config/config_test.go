@@ -447,6 +447,7 @@ func TestExplain(t *testing.T) {
 		{Key: "manifest.limits.budgets.coder.seconds", Value: "1200", Origin: config.Shipped},
 		{Key: "manifest.limits.budgets.coder.bytes", Value: "8MB", Origin: config.Shipped},
 		{Key: "manifest.approvals.expires", Value: "5m", Origin: config.Shipped},
+		{Key: "manifest.reversible", Value: "pass", Origin: config.Shipped},
 		{Key: "manifest.monitor_only", Value: "", Origin: config.Shipped},
 	} {
 		if got[want.Key] != want {

@@ -118,38 +118,98 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	}
 }
 
-// TestReadmeListsEverything requires that the README names every actor, every package, every settings file and every
-// page of the documentation.
-func TestReadmeListsEverything(t *testing.T) {
+// TestDocumentsListEverything requires that the source tree in CONTRIBUTING.md has every actor and package,
+// docs/README.md every page of the documentation, and docs/settings.md every settings file.
+func TestDocumentsListEverything(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile(filepath.Join("..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, tree, ok := strings.Cut(string(readme), "## Source tree")
-	if !ok {
-		t.Fatal("no source tree")
-	}
-	for pattern, in := range map[string]string{
-		"actors/*": tree, "pkg/*": tree, "docs/*.md": string(readme),
-		"config/*.yaml": string(readme),
+	for pattern, document := range map[string]string{
+		"actors/*": "CONTRIBUTING.md", "pkg/*": "CONTRIBUTING.md", "docs/*.md": "docs/README.md",
+		"config/*.yaml": "docs/settings.md",
 	} {
+		text, err := os.ReadFile(filepath.Join("..", document))
+		if err != nil {
+			t.Fatal(err)
+		}
 		found, err := filepath.Glob(filepath.Join("..", pattern))
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v", pattern, err)
 		}
+		_, tree, _ := strings.Cut(string(text), "## Source tree")
 		for _, path := range found {
 			name := filepath.Base(path)
-			want := "  " + name + "/"
+			in, want := tree, "  "+name+"/"
 			switch filepath.Ext(name) {
 			case ".md":
-				want = "(docs/" + name + ")"
+				in, want = string(text), "("+name+")"
 			case ".yaml":
-				want = "`" + name + "`"
+				in, want = string(text), "`"+name+"`"
 			}
-			if !strings.Contains(in, want) {
-				t.Errorf("README.md does not name %s", path)
+			if !strings.Contains(in, want) && name != filepath.Base(document) {
+				t.Errorf("%s does not name %s", document, path)
 			}
 		}
 	}
+}
+
+// TestLinksLeadSomewhere: every link between documents names a file that is there, and a heading of it.
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	var documents []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md", "bench/*.md"} {
+		found, err := filepath.Glob(filepath.Join("..", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, found...)
+	}
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	checked := 0
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			checked++
+			file, anchor, _ := strings.Cut(m[1], "#")
+			path := filepath.Join(filepath.Dir(document), file)
+			if file == "" {
+				path = document
+			}
+			if !fileExists(path) {
+				t.Errorf("%s links %s, which does not exist", document, m[1])
+				continue
+			}
+			if anchor != "" && !hasHeading(t, path, anchor) {
+				t.Errorf("%s links %s, which has no such heading", document, m[1])
+			}
+		}
+	}
+	if checked < 200 {
+		t.Errorf("only %d links found: the search is broken", checked)
+	}
+}
+
+// hasHeading reports whether a document has a heading with this anchor.
+func hasHeading(t *testing.T, document, anchor string) bool {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for line := range strings.Lines(string(text)) {
+		title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " ")
+		if !ok || !strings.HasPrefix(line, "#") {
+			continue
+		}
+		title = dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+		if strings.ReplaceAll(title, " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
 }

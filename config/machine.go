@@ -86,7 +86,7 @@ func (c Config) StartMachine(ctx context.Context, home bus.Home, log *slog.Logge
 	}
 	r.links = len(leaf.Machine.Accounts())
 	r.Bus = &bus.Bus{URL: r.server.URL(), Keys: home.Keys(), Server: r.server, Log: log}
-	if err := home.WriteRunning(r.server.URL(), state.Actors...); err != nil {
+	if err := home.WriteRunning(bus.Running{URL: r.server.URL(), Actors: state.Actors}); err != nil {
 		return nil, state, err
 	}
 	ours := slices.DeleteFunc(c.Tools(), func(t *tools.Tool) bool { return !slices.Contains(state.Actors, t.Name()) })

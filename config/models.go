@@ -221,5 +221,5 @@ func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn,
 	if err != nil {
 		return nil, err
 	}
-	return model.New(c, backends, scripted.Backend{Suggest: c.Roles[subjects.RoleAssistant]}, w, h), nil
+	return model.New(c, backends, scripted.Backend{}, w, h), nil
 }

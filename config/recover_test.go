@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +16,10 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/config"
 	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/backup"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/damage"
 	"conclave/pkg/datatest"
 	"conclave/pkg/policy"
@@ -121,6 +125,9 @@ func (x *recovery) deleteSession(session string) {
 		s := out.Store(subjects.StateBucket(subjects.Generator))
 		c, rev, err := conversation.Read(x.t.Context(), s, session)
 		var data []byte
+		if err == nil {
+			err = conversation.EraseArchive(x.t.Context(), s, session, conversation.EveryDeletion)
+		}
 		if err == nil {
 			data, err = conversation.Erase(c, time.Now().UTC())
 		}
@@ -279,102 +286,221 @@ func TestDamagedStreamsAreRestored(t *testing.T) {
 	}
 }
 
-// TestDamagedRecordsPermitNothing: in a damaged file the value of a record may be an earlier one. After a start on such
-// files no standing rule and no override holds, disabled tools stay disabled, and every session that is known counts as
-// tainted. A start without damage changes none of it.
+// flipEnd changes a bit near the end of the first file of a stream.
+func (x *recovery) flipEnd(stream string) {
+	x.t.Helper()
+	path := x.streamFile(stream, "msgs/1.blk")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	b[len(b)-100] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// TestDamagedRecordsPermitNothing: in a damaged file the value of a record may be an earlier one, and when it is not
+// known what was damaged, in any file. After a start on such files no standing rule and no override holds, disabled
+// tools stay disabled, every session that is known counts as tainted, schedules are paused, and the definitions of
+// added tools have to be accepted again, also those whose record is lost. A start without damage changes none of it.
 func TestDamagedRecordsPermitNothing(t *testing.T) {
 	t.Parallel()
-	for name, killed := range map[string]bool{"one start": false, "a start that was killed": true} {
+	damageBlocks := func(x *recovery) {
+		for _, stream := range []string{"KV_rules", "KV_session_config", "KV_flow", "KV_schemas", "SCHEDULES"} {
+			x.flipEnd(stream)
+		}
+	}
+	write := func(x *recovery, name, content string) {
+		if err := os.WriteFile(filepath.Join(x.home.Data, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		damage func(x *recovery)
+		report string
+	}{
+		"damaged files": {damageBlocks, "stream KV_rules ("},
+		"a start that was killed": {func(x *recovery) {
+			damageBlocks(x)
+			if _, err := bus.FindDamagedStreams(x.home); err != nil {
+				t.Fatal(err)
+			}
+		}, "stream KV_rules ("},
+		"counts that cannot be read": {func(x *recovery) {
+			write(x, "streams.json", "{")
+		}, "whether messages are missing is not known"},
+		"counts that are lost with the version": {func(x *recovery) {
+			for _, name := range []string{"streams.json", "version.json"} {
+				if err := os.Remove(filepath.Join(x.home.Data, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, "whether messages are missing is not known"},
+		"a list of damage that cannot be read": {func(x *recovery) {
+			write(x, "damage.json", "[")
+		}, "earlier reports of damage cannot be read"},
+		"a list of damage that was accepted unread": {func(x *recovery) {
+			write(x, "damage.json", "[")
+			if _, err := damage.Accept(x.home.Data); err != nil {
+				t.Fatal(err)
+			}
+		}, "earlier reports of damage cannot be read"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testDamagedRecords(t, killed)
+			x := newPermissions(t)
+			x.start()
+			x.checkPermissions(t, false)
+			x.stop()
+			tt.damage(x)
+			for range 2 { // the second start has nothing to end
+				x.start()
+				x.checkPermissions(t, true)
+				for _, part := range []string{
+					tt.report, "rule was revoked (1)", "were lifted (1)", "nobody asked for (2)",
+					"schedule was paused (", "added tools (2)",
+				} {
+					if strings.Count(x.reports(), part) != 1 {
+						t.Errorf("the reports have %q not once: %s", part, x.reports())
+					}
+				}
+				x.stop()
+			}
 		})
 	}
 }
 
-// testDamagedRecords is the test with a start that was killed after it set the damaged files aside, or without it.
-func testDamagedRecords(t *testing.T, killed bool) {
+// permissionRecords are, by bucket, the key and the value of a record that permits something.
+var permissionRecords = map[string][2]string{
+	"rules": {"assistant.web_fetch.r1", `{"id":"r1","type":"assistant","tool":"web_fetch","rule":"flow: x",` +
+		`"sinks":["a.example"],"by":"user","made":"2026-11-01T00:00:00Z"}`},
+	"session_config": {"s1", `{"all":{"level":"RELAX","disable":["run_shell"],"grant":["assistant:notes_add"]},` +
+		`"once":{"set":{"level":"RELAX","disable":["web_fetch"]}}}`},
+	"flow":    {"s1", `{}`},
+	"schemas": {"weather.forecast", `{"pin":"p1","added":"2026-11-01T00:00:00Z"}`},
+}
+
+// newPermissions returns a stopped installation with permissionRecords, a schedule, and a session and a tool without a
+// record. Behind each record is another one, which [TestDamagedRecordsPermitNothing] damages.
+func newPermissions(t *testing.T) *recovery {
+	t.Helper()
 	x := newRecovery(t)
+	bustest.AddPrincipals(t, x.home, subjects.Principal{
+		Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast", "radar"},
+		Added: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC),
+	})
 	x.start()
-	records := map[string][2]string{ // by bucket: key and value
-		"rules": {"assistant.web_fetch.r1", `{"id":"r1","type":"assistant","tool":"web_fetch","rule":"flow: x",` +
-			`"sinks":["a.example"],"by":"user","made":"2026-11-01T00:00:00Z"}`},
-		"session_config": {"s1", `{"all":{"level":"RELAX","disable":["run_shell"],"grant":["assistant:notes_add"]},` +
-			`"once":{"set":{"level":"RELAX","disable":["web_fetch"]}}}`},
-		"flow": {"s1", `{}`},
-	}
 	x.as("broker", func(out actor.Out) (err error) {
-		for bucket, r := range records {
-			for _, kv := range [][2]string{r, {"last", strings.Repeat("x", 500)}} { // of which the last one is damaged
+		for bucket, r := range permissionRecords {
+			for _, kv := range [][2]string{r, {"last", strings.Repeat("x", 500)}} {
 				_, putErr := out.Store(bucket).Put(t.Context(), kv[0], []byte(kv[1]), 0)
 				err = errors.Join(err, putErr)
 			}
 		}
+		for _, id := range []string{"news", "other"} {
+			topic, topicErr := subjects.ScheduleDefinition.With(id)
+			err = errors.Join(err, topicErr, actor.EmitOnce(t.Context(), out, topic, id, subjects.Schedule{
+				When: "daily 8:00", Zone: "UTC", Mode: "assistant", Since: time.Now(),
+				Query: strings.Repeat("new ", 99),
+			}))
+		}
 		return err
 	})
 	x.answer("s2", "a2")
-	check := func(damaged bool) {
-		t.Helper()
-		x.as("broker", func(out actor.Out) error {
-			read := func(bucket, key string) string {
-				data, _, err := out.Store(bucket).Get(t.Context(), key)
-				if err != nil && !errors.Is(err, actor.ErrNotFound) {
+	x.stop()
+	return x
+}
+
+// checkPermissions compares the records with those that damage leaves, or with those of newPermissions.
+func (x *recovery) checkPermissions(t *testing.T, damaged bool) {
+	t.Helper()
+	x.as("broker", func(out actor.Out) error {
+		read := func(bucket, key string) string {
+			data, _, err := out.Store(bucket).Get(t.Context(), key)
+			if err != nil && !errors.Is(err, actor.ErrNotFound) {
+				t.Error(err)
+			}
+			return string(data)
+		}
+		rule := read("rules", permissionRecords["rules"][0])
+		if strings.Contains(rule, `"revoked_by":"damage"`) != damaged || rule == "" {
+			t.Errorf("damaged %t: the rule %s", damaged, rule)
+		}
+		want := permissionRecords["session_config"][1]
+		if damaged {
+			want = `{"all":{"disable":["run_shell","web_fetch"]}}`
+		}
+		if s := read("session_config", "s1"); s != want {
+			t.Errorf("damaged %t: overrides %s, want %s", damaged, s, want)
+		}
+		for _, session := range []string{"s1", "s2"} {
+			var f policy.Flow
+			if data := read("flow", session); data != "" {
+				if err := f.UnmarshalJSON([]byte(data)); err != nil {
 					t.Error(err)
 				}
-				return string(data)
 			}
-			rule := read("rules", records["rules"][0])
-			if strings.Contains(rule, `"revoked_by":"damage"`) != damaged || rule == "" {
-				t.Errorf("damaged %t: the rule %s", damaged, rule)
+			if len(f.Sources()) > 0 != damaged || f.HasPrivate() != damaged {
+				t.Errorf("damaged %t: session %s has read %+v, private %t", damaged, session, f.Sources(),
+					f.HasPrivate())
 			}
-			want := records["session_config"][1]
-			if damaged {
-				want = `{"all":{"disable":["run_shell","web_fetch"]}}`
+		}
+		for _, tool := range []string{"forecast", "radar"} {
+			if d := read("schemas", "weather."+tool); strings.Contains(d, `"pin":"damaged"`) != damaged {
+				t.Errorf("damaged %t: the definition of %s %s", damaged, tool, d)
 			}
-			if s := read("session_config", "s1"); s != want {
-				t.Errorf("damaged %t: overrides %s, want %s", damaged, s, want)
-			}
-			for _, session := range []string{"s1", "s2"} {
-				var f policy.Flow
-				if data := read("flow", session); data != "" {
-					if err := f.UnmarshalJSON([]byte(data)); err != nil {
-						t.Error(err)
-					}
-				}
-				if len(f.Sources()) > 0 != damaged || f.HasPrivate() != damaged {
-					t.Errorf("damaged %t: session %s has read %+v, private %t", damaged, session, f.Sources(),
-						f.HasPrivate())
-				}
-			}
-			return nil
-		})
+		}
+		m, err := actor.ReadStored(t.Context(), out, subjects.ScheduleDefinition.Stream,
+			map[string]any{"last_by_subj": "schedule.definition.news"})
+		if err != nil || m == nil || strings.Contains(string(m.Data), `"paused":true`) != damaged {
+			t.Errorf("damaged %t: the schedule %+v, %v", damaged, m, err)
+		}
+		return err
+	})
+}
+
+// TestNobodyConnectsBeforeTheDistrust: a broker in another process, which connects as soon as it can, finds that the
+// damaged records permit nothing.
+func TestNobodyConnectsBeforeTheDistrust(t *testing.T) {
+	t.Parallel()
+	x := newPermissions(t)
+	l, err := net.Listen("tcp", "127.0.0.2:0") // where no other test takes the port
+	if err == nil {
+		err = errors.Join(x.c.Apply(map[string]string{"system.listen": l.Addr().String()}), l.Close())
 	}
-	x.stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(x.home.Data, "streams.json")); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan string, 1)
+	go func() { // until it is connected
+		for t.Context().Err() == nil {
+			nc, err := x.home.Connect("nats://"+l.Addr().String(), nil).Dial("broker")
+			if err != nil {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			defer nc.Close()
+			rule := ""
+			out, err := actor.NewOut(nc)
+			if err == nil {
+				var data []byte
+				data, _, err = out.Store("rules").Get(t.Context(), permissionRecords["rules"][0])
+				rule = string(data)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			first <- rule
+			return
+		}
+	}()
 	x.start()
-	check(false)
-	x.stop()
-	for bucket := range records {
-		path := x.streamFile("KV_"+bucket, "msgs/1.blk")
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b[len(b)-100] ^= 1
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if killed {
-		if _, err := bus.FindDamagedStreams(x.home); err != nil {
-			t.Fatal(err)
-		}
-	}
-	x.start()
-	check(true)
-	for _, part := range []string{"rule was revoked (1)", "were lifted (1)", "private content (2)"} {
-		if !strings.Contains(x.reports(), part) {
-			t.Errorf("the reports lack %q: %s", part, x.reports())
-		}
+	if rule := <-first; !strings.Contains(rule, `"revoked_by":"damage"`) {
+		t.Errorf("a broker that connected first read %s", rule)
 	}
 }
 
@@ -408,7 +534,51 @@ func TestDamageWithoutBackupIsRestoredFromEvents(t *testing.T) {
 	}
 }
 
-// TestLostCountsAreReported: without the counts of the last run a missing stream is not noticed, so that is said.
+// TestForeignBackupIsNotUsed: a user who can write to the folder of the backups cannot put messages into a damaged
+// stream.
+func TestForeignBackupIsNotUsed(t *testing.T) {
+	t.Parallel()
+	x := newRecovery(t)
+	x.start()
+	x.answer("s0", "a0")
+	x.backUp()
+	x.stop()
+	folder := x.c.BackupFolder(x.home)
+	own, err := backup.ListScheduled(folder)
+	if err != nil || len(own) != 1 {
+		t.Fatalf("%v, %v", own, err)
+	}
+	other, err := audit.LoadHasher(filepath.Join(t.TempDir(), "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]backup.Options{
+		"conclave-20261102T000000Z.tar.gz": {Home: x.home},
+		"conclave-20261103T000000Z.tar.gz": {Home: x.home, Key: other},
+	} {
+		if _, err := backup.Create(t.Context(), filepath.Join(folder, name), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, from := range []string{
+		"came back from the backup of 2026-11-01 00:00:00", "so nothing came back from there",
+	} {
+		if err := os.RemoveAll(x.streamFile("KV_state_generator", "")); err != nil {
+			t.Fatal(err)
+		}
+		x.start()
+		if got := x.reports(); !strings.Contains(got, from) {
+			t.Errorf("the reports lack %q: %s", from, got)
+		}
+		x.stop()
+		if err := os.RemoveAll(own[0].Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLostCountsAreReported: without the counts of the last run a missing end of a stream is not noticed, so that is
+// said, and a stream that is missing as a whole is.
 func TestLostCountsAreReported(t *testing.T) {
 	t.Parallel()
 	x := newRecovery(t)
@@ -420,8 +590,10 @@ func TestLostCountsAreReported(t *testing.T) {
 		}
 	}
 	x.start()
-	if got := x.reports(); !strings.Contains(got, "whether messages are missing is not known") {
-		t.Errorf("reported %q", got)
+	for _, part := range []string{"whether messages are missing is not known", "revoked): it is missing"} {
+		if got := x.reports(); !strings.Contains(got, part) {
+			t.Errorf("the reports lack %q: %s", part, got)
+		}
 	}
 }
 
@@ -465,9 +637,39 @@ func TestDamagedMemoryIsRestored(t *testing.T) {
 		})
 	}
 	add("locker", "My locker is number 7.")
+	add("secret", "My password is in the blue book.")
 	x.backUp()
+	x.as("memory", func(out actor.Out) error { // entries that are forgotten after the backup
+		return errors.Join(
+			actor.Emit(t.Context(), out, subjects.MemoryStored, subjects.MemoryEvent{
+				Action: memory.ActionForgotten, IDs: []string{"secret", "locker"},
+			}),
+			actor.Emit(t.Context(), out, subjects.MemoryStored, subjects.MemoryEvent{
+				Action: "stored", IDs: []string{"locker", "secret"},
+			}),
+			actor.Emit(t.Context(), out, subjects.MemoryStored, subjects.MemoryEvent{
+				Action: memory.ActionForgotten, IDs: []string{"secret"},
+			}))
+	})
 	add("train", "My train is at nine.")
+	x.as("broker", func(out actor.Out) error { // until EVENTS has them
+		for last := uint64(0); ; {
+			m, err := actor.ReadStored(t.Context(), out, "EVENTS",
+				map[string]any{"seq": last + 1, "next_by_subj": subjects.MemoryStored.StoredBy("memory")})
+			switch {
+			case err != nil:
+				return err
+			case m == nil:
+				time.Sleep(time.Millisecond)
+			case last > 0 && strings.Contains(string(m.Data), memory.ActionForgotten):
+				return nil
+			default:
+				last = m.Seq
+			}
+		}
+	})
 	x.stop()
+	x.flipEnd("EVENTS_memory") // the last one is in EVENTS
 	if err := os.RemoveAll(filepath.Join(x.home.Data, "memory")); err != nil {
 		t.Fatal(err)
 	}

@@ -336,6 +336,7 @@ func TestShippedSections(t *testing.T) {
 		{"egress", got.Egress, bare.Egress},
 		{"limits", got.Limits, bare.Limits},
 		{"approvals", got.Approvals, bare.Approvals},
+		{"reversible", got.Reversible(), bare.Reversible()},
 		{"monitor_only", got.Monitored, bare.Monitored},
 	} {
 		if !reflect.DeepEqual(s.got, s.want) {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"conclave/actors/broker"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
@@ -69,13 +70,15 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 		return nil, err
 	}
 	defer func() { logDamage(home, log) }() // with that which actors find
-	if err := r.startServer(ctx, c, home, len(files) > 0, log); err != nil {
+	if err := r.repair(ctx, c, home, lost, len(files) > 0, log); err != nil {
 		return nil, err
 	}
-	if err := r.amend(ctx, c, home, lost); err != nil {
+	if err := r.startServer(ctx, c, home, len(files) > 0, false, log); err != nil {
 		return nil, err
 	}
-	if err := home.WriteRunning(r.server.URL(), names...); err != nil {
+	if err := home.WriteRunning(bus.Running{
+		URL: r.server.URL(), Actors: names, Restarts: c.wiring.Restarts,
+	}); err != nil {
 		return nil, err
 	}
 	c.wiring.server = r.server
@@ -122,14 +125,18 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 }
 
 // startServer creates missing keys, starts the server and creates its streams. When the default port is taken it uses a
-// free one; a taken port that the user chose is an error. hasData says that an earlier start has stored something.
-func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, hasData bool, log *slog.Logger) error {
+// free one; a taken port that the user chose is an error. hasData says that an earlier start has stored something, and
+// repair that only this process may connect.
+func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, hasData, repair bool,
+	log *slog.Logger,
+) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
 	if _, err := keys.Ensure(lasting); err != nil {
 		return err
 	}
 	server := c.ServerConfig(home)
+	server.Repair = repair
 	var err error
 	if server.Principals, err = home.ReadPrincipals(); err != nil {
 		return err
@@ -164,8 +171,11 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, has
 
 // openStreamFiles opens the files of the audit log, none for a new one, moves the damaged files of all streams aside
 // and takes back what a scheduled backup has of them. It reports their damage, what is missing since the last run, what
-// came back, and head files of the audit log that were emptied. lost is for [Instance.amend].
+// came back, and head files of the audit log that were emptied. lost is for [Instance.repair].
 func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.AuditReaders, lost lostData, err error) {
+	if err := damage.Add(home.Data); err != nil { // a list that cannot be read does not keep it from starting
+		return files, lost, err
+	}
 	var found []damage.Report
 	streams, folder, damaged, err := auditlog.OpenFiles(home)
 	for _, d := range damaged {
@@ -194,14 +204,14 @@ func (c Config) openStreamFiles(ctx context.Context, home bus.Home) (files bus.A
 		others, err = bus.FindDamagedStreams(home)
 	}
 	if err == nil {
-		err = backup.RestoreStreams(ctx, home, c.BackupFolder(home), others)
-	}
-	if err == nil {
-		lost, err = findLostData(ctx, home, others)
+		err = backup.RestoreStreams(ctx, home, c.BackupFolder(home), others, broker.IsRestorable)
 	}
 	err = errors.Join(err, damage.Add(home.Data, found...))
 	for _, d := range others {
 		err = errors.Join(err, d.AddTo(home.Data))
+	}
+	if err == nil {
+		lost, err = findLostData(ctx, home)
 	}
 	if err == nil && c.Memory.Enabled {
 		err = c.restoreMemory(ctx, home)

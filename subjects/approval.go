@@ -17,7 +17,8 @@ type ApprovalRequest struct {
 	Args      json.RawMessage `json:"args"`
 	Layer     string          `json:"layer"` // the policy layer that asks
 	Rule      string          `json:"rule"`
-	Reason    string          `json:"reason"`
+	Reason    string          `json:"reason"`          // why it asks, for the user
+	Rules     []string        `json:"rules,omitempty"` // that ask, as "layer: rule", when there are several reasons
 	// where data would be sent; a remembered decision holds for these only
 	Sinks []string        `json:"sinks,omitempty"`
 	Hosts []LookAlikeHost `json:"hosts,omitempty"` // host names in the arguments and sinks that are not ASCII
@@ -32,12 +33,13 @@ type ApprovalRequest struct {
 
 // Grant is what a question permits after untrusted content, derived from the user's own words.
 type Grant struct {
-	Acts   []string `json:"acts"`             // kinds of acts, any of them
-	To     []string `json:"to,omitempty"`     // names and addresses that the words name
-	Places []string `json:"places,omitempty"` // objects whose people are destinations
-	Times  int      `json:"times"`            // how often
-	Used   int      `json:"used,omitempty"`   // how often it was used
-	Clause string   `json:"clause"`           // the words that it is derived from
+	Acts   []string `json:"acts"`           // kinds of acts, any of them
+	Times  int      `json:"times"`          // how often
+	Used   int      `json:"used,omitempty"` // how often it was used
+	Clause string   `json:"clause"`         // the words that it is derived from
+	// To and Places are in records of older versions.
+	To     []string `json:"to,omitempty"`
+	Places []string `json:"places,omitempty"`
 }
 
 // Grants are the grants of one question, before any tool result was read. None means that every act after untrusted

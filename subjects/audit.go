@@ -31,6 +31,7 @@ const (
 
 	ActionToolCall    = "tool.call"
 	ActionToolPreview = "tool.preview" // the tool showed what a call would do, and changed nothing
+	ActionToolCapture = "tool.capture" // the tool kept the state of what a call would change
 	// a running call asked the user: the answer was sent to its tool, or declined
 	ActionToolAnswer       = "tool.answer"
 	ActionDiscover         = "broker.discover"
@@ -41,6 +42,9 @@ const (
 	ActionApprovalRevoke   = "approval.revoke"
 	// the user accepted the changed definition of a tool, whose hash is the parameter
 	ActionToolAccept      = "tool.accept"
+	ActionChangeShow      = "change.show" // the user listed changes that can be undone
+	ActionChangeUndo      = "change.undo"
+	ActionChangePurge     = "change.purge" // what was kept of changes was removed
 	ActionScheduleAdd     = "schedule.add" // text, times and grants of the schedule are the parameter
 	ActionSchedulePause   = "schedule.pause"
 	ActionScheduleResume  = "schedule.resume"
@@ -71,10 +75,11 @@ const (
 // verifier reports it: a compromised writer can lie about its own acts, and not about those of the broker.
 var AuditActions = map[string][]string{
 	"broker": {
-		ActionToolCall, ActionToolPreview, ActionToolAnswer, ActionDiscover, ActionValidate, ActionSpawn,
+		ActionToolCall, ActionToolPreview, ActionToolCapture, ActionToolAnswer, ActionDiscover, ActionValidate,
+		ActionSpawn,
 		ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
 		ActionToolAccept, ActionScheduleAdd, ActionSchedulePause, ActionScheduleResume, ActionScheduleRemove,
-		ActionSecretUse,
+		ActionSecretUse, ActionChangeShow, ActionChangeUndo, ActionChangePurge,
 	},
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
@@ -118,6 +123,7 @@ type AuditRecord struct {
 	Reason     string   `json:"reason,omitempty"` // layer and rule of a denial, code of a failure; never content
 	Session    string   `json:"session,omitempty"`
 	Query      string   `json:"query,omitempty"`
+	Change     string   `json:"change,omitempty"` // the change as which it took effect: what was before is kept
 
 	Links   []AuditHead   `json:"links,omitempty"`   // on open: where this writer's earlier chains ended
 	Genesis *AuditGenesis `json:"genesis,omitempty"` // on the first record of the audit log

@@ -3,24 +3,33 @@ package subjects
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// Conversation is the history of a session. It is stored as JSON under the key conv.<session> in the respondent's
-// bucket, where the user's accounts may read it. Thinking is never part of it.
+// Conversation is the history of a session: the turns that a prompt may have, and what became of those before them. It
+// is stored as JSON under the key conv.<session> in the respondent's bucket, where the user's accounts may read it.
+// Thinking is never part of it.
 type Conversation struct {
-	SessionID  string   `json:"session_id"`
-	Summary    string   `json:"summary,omitempty"`    // of the summarized turns
-	Summarized int      `json:"summarized,omitempty"` // number of summarized turns
-	Dropped    int      `json:"dropped,omitempty"`    // turns dropped without a summary: too many or too large
-	Turns      []Turn   `json:"turns"`                // oldest first
-	Past       []string `json:"past,omitempty"`       // query ids of the latest turns that are no longer in Turns
-	Branches   []Branch `json:"branches,omitempty"`   // turns that the user set aside, oldest first
+	SessionID  string `json:"session_id"`
+	Summary    string `json:"summary,omitempty"`    // of the summarized turns
+	Summarized int    `json:"summarized,omitempty"` // number of summarized turns
+	Dropped    int    `json:"dropped,omitempty"`    // turns dropped without a summary: too many or too large
+	// Archived is how many of the summarized and dropped turns are kept under keys of their own, see
+	// [Conversation.ArchivedTurnKey]. Those that a version without an archive removed are not.
+	Archived int       `json:"archived,omitempty"`
+	First    string    `json:"first,omitempty"`    // beginning of the first question, once its turn is not in Turns
+	Began    time.Time `json:"began,omitzero"`     // time of the turn of First
+	Turns    []Turn    `json:"turns"`              // oldest first
+	Past     []string  `json:"past,omitempty"`     // query ids of the latest turns that are no longer in Turns
+	Branches []Branch  `json:"branches,omitempty"` // turns that the user set aside, oldest first
 	// Labels are joined from all turns, those of branches, summarized and dropped ones included: taint does not expire.
 	Labels  *Labels   `json:"labels,omitempty"`
 	Updated time.Time `json:"updated"`
 	Deleted bool      `json:"deleted,omitempty"` // by the user; Past is kept, so that no question is answered twice
+	// Deletions is how often the user deleted it. Each time its archive begins anew.
+	Deletions int `json:"deletions,omitempty"`
 }
 
 // Branch is the turns that followed a turn of the conversation until the user edited a question or switched to another
@@ -56,6 +65,7 @@ type Turn struct {
 
 	Model   string    `json:"model,omitempty"`
 	Partial bool      `json:"partial,omitempty"`
+	State   string    `json:"state,omitempty"`  // of the question; "" = answered, or stored by an earlier build
 	Error   string    `json:"error,omitempty"`  // fault code; the answer then explains it
 	Labels  *Labels   `json:"labels,omitempty"` // joined from all inputs of the answer
 	Grades  *Grades   `json:"grades,omitempty"` // by critic and user, as far as received
@@ -80,6 +90,19 @@ type MessageCall struct {
 
 // ConversationKey is the key of a session's conversation. The session must be a valid token.
 func ConversationKey(session string) string { return ConversationPrefix + "." + session }
+
+// ArchivePrefix is the first tokens of the keys of all archived turns of a session, which must be a valid token.
+func ArchivePrefix(session string) string { return "past." + session }
+
+// ArchivedTurnKey is the key of a turn that is no longer in the conversation: n counts from 0, the oldest. The session
+// must be a valid token.
+func (c Conversation) ArchivedTurnKey(n int) string {
+	key := ArchivePrefix(c.SessionID)
+	if c.Deletions > 0 {
+		key += "." + strconv.Itoa(c.Deletions)
+	}
+	return key + "." + strconv.Itoa(n)
+}
 
 // ConversationPrefix is the first token of the keys of all conversations.
 const ConversationPrefix = "conv"

@@ -236,6 +236,14 @@ func controlEdges() (out []Edge) {
 		Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.list",
 		Local: ToolListService.Name, ReplyTimeout: "30s",
 	},
+		Edge{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.change.list",
+			Local: ChangeListService.Name, ReplyTimeout: "2m",
+		},
+		Edge{
+			Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.change.undo",
+			Local: ChangeUndoService.Name, ReplyTimeout: "2m",
+		},
 		// not the gateway: what reaches it by HTTP must not admit a tool
 		Edge{
 			Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.accept",
@@ -731,7 +739,8 @@ func fixedAccounts() []Account {
 				Sub: append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>",
 					"agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*",
 					"ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received,
-					ToolAcceptService.Received, ScheduleChangeService.Received, "ctl.*.session.config",
+					ToolAcceptService.Received, ScheduleChangeService.Received, ChangeListService.Received,
+					ChangeUndoService.Received, "ctl.*.session.config",
 					"ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 				Pub: []string{"agent.*.tool.output.*", "tool.output.*"},
 			}},

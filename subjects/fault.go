@@ -27,9 +27,10 @@ const (
 	CodeUnanswered  = "unanswered"         // the approval expired: also a denial
 	CodeLimit       = "limit"              // a limit of the policy is reached
 	// a stream has no room for the message: the quota of its publisher or the size of the stream is used up
-	CodeFull     = "full"
-	CodeNoSecret = "no_secret" // a credential that the call needs is missing
-	CodeExists   = "exists"    // something of that name exists or existed
+	CodeFull       = "full"
+	CodeTaskFailed = "task_failed" // no subtask of a task is done
+	CodeNoSecret   = "no_secret"   // a credential that the call needs is missing
+	CodeExists     = "exists"      // something of that name exists or existed
 
 	CodeModelUnreachable = "model_unreachable" // the model server is unreachable
 	CodeModelMissing     = "model_missing"

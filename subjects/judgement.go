@@ -14,6 +14,8 @@ type Judgement struct {
 	Identical int `json:"identical,omitempty"` // identical calls in a row before this one, for the same question
 	Calls     int `json:"calls,omitempty"`     // calls before this one, for the same question
 
+	Undoable bool `json:"undoable,omitempty"` // it needed no question, because it can be undone
+
 	// ToolFacts is a hash of the manifest's facts about a tool outside of the build; "" for a tool of the build.
 	ToolFacts string `json:"tool_facts,omitempty"`
 	Redacted  bool   `json:"redacted,omitempty"` // the arguments of the copy are not those that were judged

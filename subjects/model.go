@@ -20,7 +20,9 @@ type ChatRequest struct {
 	Background bool `json:"background,omitempty"`
 }
 
-// ChatChunk is a piece of the model's reply; the last has Done and the usage.
+// ChatChunk is a piece of the model's reply; the last has Done and the usage. Before a model is asked, a chunk with
+// nothing but Model and Remote names it: so does one when its server turns out to forward the prompt. A request without
+// such a chunk that fails was given to no model.
 type ChatChunk struct {
 	Content   string          `json:"content,omitempty"`
 	Thinking  string          `json:"thinking,omitempty"`
@@ -28,14 +30,14 @@ type ChatChunk struct {
 	Done      bool            `json:"done,omitempty"`
 	Model     string          `json:"model,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
-	// host that served the request; empty = this machine
+	// host that gets the prompt; empty = this machine
 	Remote    string `json:"remote,omitempty"`
 	DemoModel bool   `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model replied
 	// Notice is why another model than requested replied, in the last chunk. In any other it is a message for the user
 	// about the reply, and the chunk has nothing else.
 	Notice string `json:"notice,omitempty"`
 	Usage  Usage  `json:"usage"`
-	// in a chunk of its own, before all others, when the first token takes long
+	// in a chunk of its own, before the reply, when the first token takes long
 	Reading *PromptReading `json:"reading,omitempty"`
 }
 

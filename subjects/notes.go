@@ -17,6 +17,7 @@ const (
 	NoteBranched  = "branched"     // the user edited an earlier question, or switched to another branch
 	NoteGraded    = "graded"       // a grade was added to an earlier answer
 	NoteNoHistory = "no_history"   // the conversation could not be read
+	NoteStopped   = "stopped"      // the user stopped the answer
 	NotePersona   = "persona"      // a persona failed and was skipped
 	NoteContext   = "context"      // the model does not search memory by itself; it was searched for it
 

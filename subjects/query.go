@@ -157,6 +157,26 @@ type Response struct {
 	Error   *Fault  `json:"error,omitempty"`
 }
 
+// States of a question, each in the one word that it has for users, in events and in metrics.
+const (
+	StateRunning  = "running"
+	StateWaiting  = "waiting for you" // to decide about a call
+	StateAnswered = "answered"
+	StateStopped  = "stopped" // by the user
+	StateFailed   = "failed"
+)
+
+// State is the state of the question that r answers.
+func (r Response) State() string {
+	switch {
+	case r.Error != nil:
+		return StateFailed
+	case slices.ContainsFunc(r.Notes, func(n Note) bool { return n.Code == NoteStopped }):
+		return StateStopped
+	}
+	return StateAnswered
+}
+
 // Note tells the user about an event in the making of an answer: a guard that fired, a truncation, a fallback.
 type Note struct {
 	Code string `json:"code"`

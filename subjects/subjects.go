@@ -88,6 +88,20 @@ const (
 	MaxSubject = 255
 )
 
+// Server returns the account that serves a request; "" when the table has none.
+func (s Spec) Server() string {
+	asked := strings.NewReplacer("*", "x", ">", "x").Replace(s.Subscription())
+	for _, e := range Table().Edges {
+		if e.Kind != ServiceImport || e.Owner == Core {
+			continue
+		}
+		if _, ok := Match(strings.ReplaceAll(e.Remote, "<who>", "x"), asked); ok {
+			return e.Owner
+		}
+	}
+	return ""
+}
+
 // Subscription is the subject the owner subscribes to.
 func (s Spec) Subscription() string {
 	if s.Received != "" {

@@ -525,3 +525,17 @@ func TestRoles(t *testing.T) {
 		t.Error("a tool without a server has a zone")
 	}
 }
+
+// TestRequestsNameTheirServer: for every request that an actor serves the table says which one.
+func TestRequestsNameTheirServer(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]Spec{
+		"model": ModelChat.Spec, "broker": ToolRequestService.Spec, "memory": MemoryQueryService.Spec,
+		"registry": DoctorService.Spec, "generator": SessionChangeService.Spec,
+		"committee": SessionChangeCommittee.Spec, "": ResponseGeneration.Spec,
+	} {
+		if got := want.Server(); got != name {
+			t.Errorf("%s is served by %q, want %q", want.Name, got, name)
+		}
+	}
+}

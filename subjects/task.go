@@ -56,15 +56,30 @@ const (
 	TaskRunning   = "running"
 	TaskPaused    = "paused"
 	TaskReporting = "reporting"
-	TaskDone      = "done"     // every subtask is done
-	TaskPartial   = "partial"  // some subtasks failed or were skipped
-	TaskFailed    = "failed"   // no subtask is done
-	TaskCanceled  = "canceled" // stopped by the user
+	TaskDone      = "done"    // every subtask is done
+	TaskPartial   = "partial" // some subtasks failed or were skipped
+	TaskFailed    = "failed"  // no subtask is done
+	TaskStopped   = "stopped" // by the user
+
+	formerTaskStopped = "canceled" // in tasks that an earlier build stored
 )
 
 // HasEnded reports whether a task will not change any more.
 func (t Task) HasEnded() bool {
-	return slices.Contains([]string{TaskDone, TaskPartial, TaskFailed, TaskCanceled}, t.State)
+	return slices.Contains([]string{TaskDone, TaskPartial, TaskFailed, TaskStopped, formerTaskStopped}, t.State)
+}
+
+// QuestionState is the state of the task as that of its question, or [TaskPaused].
+func (t Task) QuestionState() string {
+	switch t.State {
+	case TaskDone, TaskPartial:
+		return StateAnswered
+	case TaskStopped, formerTaskStopped:
+		return StateStopped
+	case TaskFailed, TaskPaused:
+		return t.State
+	}
+	return StateRunning
 }
 
 // States of a subtask.

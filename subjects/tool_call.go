@@ -48,6 +48,8 @@ type ToolOrder struct {
 	CallerType string  `json:"caller_type,omitempty"` // agent type of the caller, for the audit log
 	Spawned    bool    `json:"spawned,omitempty"`     // the caller is a spawned agent
 	Labels     *Labels `json:"labels,omitempty"`
+	// Change is the change as which the call takes effect, for a tool that keeps the state before.
+	Change *ChangeOrder `json:"change,omitempty"`
 	// Answer is the answer to the form that the tool returned for this call, with [ModeAnswer].
 	Answer *FormAnswer `json:"answer,omitempty"`
 }
@@ -76,6 +78,11 @@ const (
 	ModeOwn        = "own"        // return pinned facts and the user's own trusted statements, nothing else
 	// ModePreview asks what the call would do, as text for the user who decides about it. The tool must change nothing.
 	ModePreview = "preview"
+	// ModeCapture asks the tool to keep the state of what the call would change. It must change nothing else.
+	ModeCapture = "capture"
+	// ModeUndo lists the changes whose state before the tool keeps, or takes some back, as [ChangeOrder] says. The
+	// result is a [ChangeList] or an [UndoReply] in JSON.
+	ModeUndo = "undo"
 	// ModeAnswer brings the answer to a form for a call that runs: the result is that of the call, or its next form.
 	ModeAnswer = "answer"
 )
@@ -100,6 +107,8 @@ type ToolResult struct {
 	// Artifacts are the absolute paths of the files that the call wrote; the broker drops paths outside of
 	// [FolderRules].
 	Artifacts []string `json:"artifacts,omitempty"`
+	// Change names the change that the call made and that can be undone.
+	Change *ChangeRef `json:"change,omitempty"`
 	// Egress says whether the call sent data off this machine, and Destinations to which hosts or machines as far as
 	// they are known. The broker sets both from the facts of the tool; a tool's own values are dropped.
 	Egress       string   `json:"egress,omitempty"`

@@ -209,6 +209,14 @@ var (
 		Name: "tool.accept", Received: "ctl.*.tool.accept",
 		NeedsDeadline: true, Stream: "AUDIT", Doc: "accept the changed definition of a tool",
 	}}
+	ChangeListService = Service[ChangeQuery, ChangeList]{Spec{
+		Name: "change.list", Received: "ctl.*.change.list",
+		NeedsDeadline: true, Stream: "AUDIT", Doc: "changes by calls that can be undone",
+	}}
+	ChangeUndoService = Service[UndoRequest, UndoReply]{Spec{
+		Name: "change.undo", Received: "ctl.*.change.undo",
+		NeedsDeadline: true, Stream: "AUDIT", Doc: "take changes back, or remove what is kept of them",
+	}}
 	PolicyExplain = Service[ExplainRequest,
 		Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an " +
 		"agent's call"}}
@@ -458,7 +466,8 @@ func AllSpecs() []Spec {
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec,
 		AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
 		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec,
-		ApprovalRevoke.Spec, ToolListService.Spec, ToolAcceptService.Spec, PolicyExplain.Spec,
+		ApprovalRevoke.Spec, ToolListService.Spec, ToolAcceptService.Spec, ChangeListService.Spec,
+		ChangeUndoService.Spec, PolicyExplain.Spec,
 		SessionConfigService.Spec, SessionChangeService.Spec, SessionContextService.Spec, SessionChangeCommittee.Spec,
 		TaskChangeService.Spec, ConfigSetService.Spec,
 		PrincipalChangeService.Spec, PrincipalListService.Spec, PrincipalChanged.Spec,

@@ -66,7 +66,7 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 		return subjects.ApprovalReply{}, fault
 	}
 	answer := q
-	answer.By, answer.Decided, answer.State = in.From, out.Now(), subjects.ApprovalDenied
+	answer.By, answer.Decided, answer.State = nameDecider(in.From), out.Now(), subjects.ApprovalDenied
 	switch {
 	case in.Body.Approve:
 		answer.State = subjects.ApprovalApproved
@@ -75,6 +75,15 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 		answer.State = subjects.ApprovalWithdrawn
 	}
 	return b.recordDecision(ctx, out, rec, answer)
+}
+
+// nameDecider names who decided. What the account of the gateway decides, the user has decided on the page or over
+// HTTP: the record of the audit log has the account.
+func nameDecider(account string) string {
+	if account == "gateway" {
+		return "user over HTTP"
+	}
+	return account
 }
 
 // readDecidable reads an approval for a decision. A pending one of a cancelled query is withdrawn first. Errors are

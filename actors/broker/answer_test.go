@@ -36,7 +36,7 @@ func TestApprovalDecision(t *testing.T) {
 		},
 		{name: "approve on the page", who: "gateway", body: yes, want: subjects.ApprovalReply{
 			Accepted: true,
-			State:    "approved", By: "gateway",
+			State:    "approved", By: "user over HTTP",
 		}, state: "approved", audit: []string{
 			"before allowed once",
 			"after ok once",
@@ -68,7 +68,7 @@ func TestApprovalDecision(t *testing.T) {
 			name: "second decision", before: func(d *approvalFixture, id string) {
 				d.decideAs(t, "gateway", id, decision{})
 			}, body: yes,
-			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied",
+			want: subjects.ApprovalReply{State: "denied", By: "user over HTTP"}, state: "denied",
 			audit: []string{"before denied once", "before refused denied"},
 		},
 		{

@@ -41,10 +41,14 @@ const (
 	// maxReadFailures is how many reads in a row may fail before a waiting call is denied.
 	maxReadFailures = 5
 	// maxWaiting bounds the calls that wait for a decision, maxWaitingPerAccount those of one account: a waiting call
-	// occupies a worker. A question gets at most half of the places that are left for its account.
-	maxWaiting, maxWaitingPerAccount = 32, 16
-	// maxReason bounds the reason of one layer in an approval request, in bytes.
-	maxReason = 600
+	// occupies a worker. A question gets at most half of the places that are left for its account: 20 calls, which is a
+	// whole model reply, when no other question waits.
+	maxWaiting, maxWaitingPerAccount = 80, 40
+	// maxHandled is how many calls are handled at once: enough for those that do not wait.
+	maxHandled = maxWaiting + 32
+	// maxReason bounds the reason of one layer in an approval request, in bytes: more than a reason with the longest
+	// values, so that no value hides its end.
+	maxReason = 1600
 )
 
 // isRememberable reports whether an approval may become a rule for later calls: every question must name its sinks. A
@@ -259,10 +263,13 @@ func (b *Broker) newPending(out actor.Out, j *stage.Judged, id string) stage.App
 // only when it is rememberable: a rule never covers a sink that the user was not shown.
 func (b *Broker) newApproval(out actor.Out, j *stage.Judged, id string, open []policy.Question) stage.Approval {
 	q, flow := b.newPending(out, j, id), j.Facts().Flow
-	q.Layer, q.Rule, q.Reason = open[0].Layer, open[0].Rule, joinReasons(open)
+	q.Layer, q.Rule, q.Reason = open[0].Layer, open[0].Rule, joinReasons(open, j.Facts().After())
 	q.Taint, q.Grants = flow.Sources(), describeGrants(flow.Grants(q.QueryID))
 	for _, o := range open {
 		q.Asks = append(q.Asks, stage.NewAsk(o))
+		if rule := stage.RuleName(o.Layer, o.Rule); len(open) > 1 && !slices.Contains(q.Rules, rule) {
+			q.Rules = append(q.Rules, rule)
+		}
 	}
 	q.Hosts = findLookAlikes(q.Args, open)
 	if isRememberable(q) {
@@ -299,18 +306,22 @@ func findLookAlikes(args json.RawMessage, open []policy.Question) (out []subject
 // maxLookAlikes bounds the host names that an approval request explains.
 const maxLookAlikes = 20
 
-// joinReasons returns the reasons of all questions on one line, each cut to maxReason; several are numbered and have
-// the name of their rule.
-func joinReasons(open []policy.Question) string {
-	if len(open) == 1 {
-		return text.OneLine(open[0].Reason, maxReason)
+// joinReasons returns the reasons of all questions, each once and cut to maxReason, separated by "; ". The words after,
+// with which reasons begin, stand before the first one only.
+func joinReasons(open []policy.Question, after string) string {
+	var reasons []string
+	for _, o := range open {
+		if !slices.Contains(reasons, o.Reason) {
+			reasons = append(reasons, o.Reason)
+		}
 	}
-	var parts []string
-	for i, o := range open {
-		parts = append(parts, fmt.Sprintf("(%d) %s: %s", i+1, stage.RuleName(o.Layer, o.Rule),
-			text.OneLine(o.Reason, maxReason)))
+	for i, reason := range reasons {
+		if i > 0 {
+			reason = strings.TrimPrefix(reason, after)
+		}
+		reasons[i] = text.OneLine(reason, maxReason)
 	}
-	return strings.Join(parts, " ")
+	return strings.Join(reasons, "; ")
 }
 
 // publishRequest publishes a stored approval request and marks it as published. After a crash between the two, the next

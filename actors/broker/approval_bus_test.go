@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -148,6 +149,10 @@ func (p userClient) list(all bool) subjects.ApprovalList {
 
 // startCall calls the clock in the background until ctx ends.
 func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.ToolResult {
+	return a.startCallWith(ctx, id, `{"timezone":"UTC"}`)
+}
+
+func (a toolClient) startCallWith(ctx context.Context, id, args string) <-chan subjects.ToolResult {
 	a.t.Helper()
 	got := make(chan subjects.ToolResult, 1)
 	s, err := subjects.ToolRequestService.With("get_datetime")
@@ -158,7 +163,7 @@ func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.To
 	go func() {
 		defer cancel()
 		res, err := actor.Ask(ctx, a.out.WithIDs("s1", "q1"), s,
-			subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
+			subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)})
 		var fault *subjects.Fault
 		if errors.As(err, &fault) {
 			res.Error = fault
@@ -198,10 +203,11 @@ func TestBusApproval(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	if r := page.answer(q.ID, subjects.ApprovalDecision{Approve: true, Remember: "always"}); !r.Accepted ||
-		r.By != "gateway" || r.Remember != "always" {
+		r.By != "user over HTTP" || r.Remember != "always" {
 		t.Errorf("%+v", r)
 	}
-	if r := user.answer(q.ID, subjects.ApprovalDecision{}); r.Accepted || r.State != "approved" || r.By != "gateway" {
+	if r := user.answer(q.ID, subjects.ApprovalDecision{}); r.Accepted || r.State != "approved" ||
+		r.By != "user over HTTP" {
 		t.Errorf("the second answer: %+v", r)
 	}
 	if r := user.answer("0123456789abcdef", subjects.ApprovalDecision{Approve: true}); r.Accepted ||
@@ -244,6 +250,55 @@ func TestBusApproval(t *testing.T) {
 	}
 	if got := decisionPhases(recs); !slices.Equal(got, want) || rep.Pending != 0 || rep.Unfinished != 0 {
 		t.Errorf("%q\n%+v", got, rep)
+	}
+}
+
+// TestBusCallsWaitTogether: the calls of one model reply wait for approval at the same time, each with its own request
+// and arguments, and each decision is recorded and holds for its call alone.
+func TestBusCallsWaitTogether(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
+	w.startTool(tool)
+	w.startAskingBroker(0)
+	user, agent := w.userClient("user"), w.client("generator")
+	got, args, asked := map[string]<-chan subjects.ToolResult{}, map[string]string{}, map[string]string{}
+	for i := range n {
+		id := fmt.Sprintf("c%d", i)
+		args[id] = fmt.Sprintf(`{"timezone":"Etc/GMT-%d"}`, i)
+		got[id] = agent.startCallWith(t.Context(), id, args[id])
+	}
+	for range n {
+		q := receive(t, user.questions)
+		if string(q.Args) != args[q.CallID] || q.QueryID != "q1" {
+			t.Errorf("%s of %s: %s", q.CallID, q.QueryID, q.Args)
+		}
+		asked[q.CallID] = q.ID
+	}
+	if l := user.list(false); len(asked) != n || len(l.Approvals) != n || tool.runs.Load() != 0 {
+		t.Fatalf("%d calls asked, %d wait, %d ran", len(asked), len(l.Approvals), tool.runs.Load())
+	}
+	for id, approval := range asked {
+		approve := id != "c3" && id != "c7"
+		if r := user.answer(approval, subjects.ApprovalDecision{Approve: approve}); !r.Accepted {
+			t.Errorf("%s: %+v", id, r)
+		}
+	}
+	for id, c := range got {
+		res := receive(t, c)
+		denied := res.Error != nil && res.Error.Code == subjects.CodeNotApproved
+		if denied != (id == "c3" || id == "c7") {
+			t.Errorf("%s: %+v", id, res.Error)
+		}
+	}
+	_, recs := w.verified()
+	counts := map[string]int{}
+	for _, phase := range decisionPhases(recs) {
+		counts[phase]++
+	}
+	if tool.runs.Load() != n-2 || counts["before allowed once"] != n-2 || counts["before denied once"] != 2 {
+		t.Errorf("%d runs, records %v", tool.runs.Load(), counts)
 	}
 }
 

@@ -350,9 +350,10 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	want := subjects.ApprovalRequest{
 		ID: id, CallID: c.ID, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch",
 		Args: c.Args, Layer: "flow", Rule: "flow.egress",
-		Reason: "(1) flow: flow.egress: it would send to " + place + " (2) limits: often: the third [2Jtime",
+		Reason: "it would send to " + place + "; the third [2Jtime",
+		Rules:  []string{"flow: flow.egress", "limits: often"},
 		Sinks:  []string{place, "x"}, Taint: taint,
-		Grants: []subjects.Grant{{Acts: []string{"send"}, To: []string{"ana"}, Times: 1, Clause: "Send it to Ana"}},
+		Grants: []subjects.Grant{{Acts: []string{"send"}, Times: 1, Clause: "Send it to Ana"}},
 		Asked:  noon, Expires: noon.Add(5 * time.Minute),
 	}
 	body, err := json.Marshal(want)

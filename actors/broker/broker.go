@@ -4,7 +4,7 @@
 // It serves agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
 // agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
 // ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config, .policy.explain,
-// .tool.list, .tool.accept and .schedule.change. It
+// .tool.list, .tool.accept, .change.list, .change.undo and .schedule.change. It
 // subscribes to tool.schema.<zone>.<tool>, tool.output.<zone>.<tool>.<call> and query.cancel.<query>. It requests
 // tool.call.<zone>.<tool>, secret.get and model.chat, and publishes its copies of calls and results on
 // tool.request.<tool> and tool.result.<tool>, live output on tool.output.<call> and agent.<account>.tool.output.<call>,
@@ -89,7 +89,8 @@ func (b *Broker) Name() string { return "broker" }
 func (b *Broker) Routes() []actor.Route {
 	rate := cmp.Or(b.cfg.QuestionRate, defaultQuestionRate)
 	return []actor.Route{
-		actor.Serve(subjects.ToolRequestService, b.onToolRequest, actor.OnReject(b.recordRejectedCall)),
+		actor.Serve(subjects.ToolRequestService, b.onToolRequest, actor.Workers(maxHandled),
+			actor.OnReject(b.recordRejectedCall)),
 		actor.Serve(subjects.BrokerDiscover, b.onDiscover, actor.MaxRate(rate)),
 		actor.Serve(subjects.BrokerDiscoverBelow, b.onDiscover, actor.MaxRate(rate)),
 		actor.Serve(subjects.BrokerValidate, b.onValidate, actor.MaxRate(rate)),
@@ -103,6 +104,9 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
+		actor.Serve(subjects.ChangeListService, b.onChangeList, b.gate.OnReject(subjects.ActionChangeShow, nil)),
+		actor.Serve(subjects.ChangeUndoService, b.onChangeUndo, actor.Workers(1),
+			b.gate.OnReject(subjects.ActionChangeUndo, nil)),
 		actor.Serve(subjects.ToolListService, b.onToolList),
 		actor.Serve(subjects.ToolAcceptService, b.onToolAccept, actor.Workers(1),
 			b.gate.OnReject(subjects.ActionToolAccept, nil)),
@@ -268,9 +272,18 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, r stage.Received,
 	seen facts,
 ) (p stage.Permitted, j *stage.Judged, fault *subjects.Fault) {
 	spent := seen.call.Usage
+	var kept *policy.Kept
+	captured := false
 	for range maxJudgements {
-		seen.call.Usage = spent
+		seen.call.Usage, seen.call.Kept = spent, kept
 		j = stage.Judge(ctx, seen.rules, r, seen.call, j)
+		if !captured && before.reuse == nil && j.Decision().Denial() == nil {
+			captured = true
+			if kept = b.captureCall(ctx, out, j, k); kept != nil {
+				seen.call.Kept = kept
+				j = stage.Judge(ctx, seen.rules, r, seen.call, j)
+			}
+		}
 		p, ok, fault := b.permitCall(ctx, out, j, before.reuse != nil)
 		if fault == nil && b.cancelled.has(r.Query) {
 			fault = cancelledFault(r.Tool)
@@ -380,7 +393,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, run stage.Running,
 	r := j.Received()
 	res := r.Result()
 	limit, isPrincipal := b.timeoutOf(k), b.table.isPrincipal(k.Zone)
-	order := b.newToolOrder(j, k, isPrincipal)
+	order := b.newToolOrder(j, k, isPrincipal, out.Now())
 	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
 	if order.Sealed, res.Error = getCredentials(ctx, out, run, k); res.Error != nil {
 		return res, false
@@ -404,6 +417,9 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, run stage.Running,
 	if res.Error = replyFault(out, k, isPrincipal, got, err); res.Error == nil {
 		res.Result, res.Links = got.Result, got.Links
 		res.Artifacts = filterArtifacts(got.Artifacts, b.folderRules(j))
+		if kept := j.Facts().Kept; kept != nil && got.Change != nil && got.Change.ID == kept.ID {
+			res.Change = b.confirmChange(j, *got.Change)
+		}
 		if k.Graded {
 			// processResult checks them
 			res.Labels, res.Recalls = got.Labels, got.Recalls
@@ -419,12 +435,15 @@ func (b *Broker) timeoutOf(k Known) time.Duration {
 
 // newToolOrder returns how a call runs, without credentials. Only a tool that writes memory or labels its results
 // itself learns the caller and the labels; a tool of the user learns nothing but the call.
-func (b *Broker) newToolOrder(j *stage.Judged, k Known, isPrincipal bool) (order subjects.ToolOrder) {
+func (b *Broker) newToolOrder(j *stage.Judged, k Known, isPrincipal bool, now time.Time) (order subjects.ToolOrder) {
 	if isPrincipal {
 		return order
 	}
 	order = b.newAccessOrder(j)
 	order.Mode = callMode(j)
+	if kept := j.Facts().Kept; kept != nil {
+		order.Change = newChangeOrder(j, &kept.ChangeRef, now)
+	}
 	if r := j.Received(); k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.CallerType, order.Spawned = r.Caller.ID(), r.Record.AgentType, len(r.Caller.Path) > 0
 		order.Labels = sessionLabels(j.Facts())

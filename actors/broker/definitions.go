@@ -29,8 +29,8 @@ type definition struct {
 	read     time.Time // when it was read or written
 }
 
-// definitionPause is the shortest time between two reads of the stored definition of a tool whose announcements differ
-// from it, so that a flood of them does not reach the store.
+// definitionPause is the shortest time between two reads of the stored definition of a tool that announces itself, so
+// that a flood of announcements does not reach the store.
 const definitionPause = time.Second
 
 // reportPause is the shortest time between two faults about changed definitions of a tool, so that a flood of them does
@@ -54,7 +54,7 @@ func (d definition) isVoid(added time.Time) bool {
 func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) error {
 	at := zoneTool{zone, s.Name}
 	known, ok := b.table.definition(at)
-	if !ok || known.Pin != Pin(s) && out.Now().Sub(known.read) >= definitionPause {
+	if !ok || out.Now().Sub(known.read) >= definitionPause {
 		var err error
 		if known, err = storeFirst(ctx, out, at, b.table.firstDefinition(zone, s)); err != nil {
 			return fmt.Errorf("pinning %s: %w", s.Name, err)

@@ -255,6 +255,40 @@ func TestStartingMCPServer(t *testing.T) {
 	}
 }
 
+// TestDistrustedDefinitionWaits: after damage of the accepted definitions no first announcement is accepted by itself,
+// also not of a tool whose record is lost.
+func TestDistrustedDefinitionWaits(t *testing.T) {
+	t.Parallel()
+	w := newUserTools(t)
+	weather := subjects.Principal{
+		Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Added: time.Unix(1, 0).UTC(),
+	}
+	w.setPrincipals(weather)
+	distrust := func() {
+		t.Helper()
+		changed, err := broker.Distrust(t.Context(), w.Out("broker"), "KV_schemas",
+			broker.Holders{Principals: []subjects.Principal{weather}})
+		if err != nil || !strings.Contains(changed, "added tools (1)") {
+			t.Fatalf("%q, %v", changed, err)
+		}
+	}
+	distrust()
+	tool := w.startPlain("weather", "forecast", forecast("first"))
+	waits := w.status("forecast", subjects.ToolChanged)
+	if code, _ := w.callTool("operator", "forecast"); code != subjects.CodeUnknownTool {
+		t.Errorf("it can be called: %q", code)
+	}
+	if err := w.accept("user", "forecast", waits.NewPin); err != nil {
+		t.Fatal(err)
+	}
+	w.status("forecast", subjects.ToolReady)
+	distrust() // as at a restart of the bus, after which the tool announces itself to the broker of another process
+	w.awaitStatus("forecast", func(s subjects.ToolStatus) bool {
+		tool.announce(t, forecast("first"))
+		return s.State == subjects.ToolChanged
+	})
+}
+
 // TestFaultyProgram: a reply outside the contract and a program that does not run are faults that say so.
 func TestFaultyProgram(t *testing.T) {
 	t.Parallel()

@@ -112,38 +112,30 @@ func (b *Broker) listUnavailable(ctx context.Context, out actor.Out,
 	return all
 }
 
-// findFolder reports whether the caller has a folder for a tool with paths, and whether one of them is there. Every
-// other tool has one that is not there.
-func (b *Broker) findFolder(asked policy.Call, rules policy.Rules, k Known) (allowed, exists bool) {
+// hasFolder reports whether the caller has a folder for a tool with paths, and one of them is there: without one each
+// call would fail. The working folder of the question is made when it is used. Every other tool has one.
+func (b *Broker) hasFolder(asked policy.Call, rules policy.Rules, k Known) bool {
 	if len(k.Paths) == 0 {
-		return true, false
+		return true
 	}
 	asked.Tool = k.Tool
 	folders := rules.Chain.FolderRules(asked, b.workFolder(stage.Received{Session: asked.Session, Query: asked.Query}))
-	if folders == nil {
-		return true, false
-	}
-	return len(folders.Allowed) > 0, slices.ContainsFunc(folders.Allowed, func(path string) bool {
+	return folders == nil || folders.Work != "" || slices.ContainsFunc(folders.Allowed, func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
 	})
 }
 
 // listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may
-// need, and those that only a task with one of their words needs, unless a folder for them is there: a user with notes
-// asks about them in any language. Tools that have no folder to work in are left out. No schema has a key: only the
-// broker seals to it.
+// need, and those that only a task with one of their words needs. Tools that have no folder to work in are left out. No
+// schema has a key: only the broker seals to it.
 func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string,
 	most int,
 ) (always, may, rare []subjects.ToolSchema) {
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	for _, k := range b.table.all() {
 		if k.Disabled != "" || !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) ||
-			isRespondentB(caller) && hasSideEffects(k.Tool) {
-			continue
-		}
-		allowed, exists := b.findFolder(asked, rules, k)
-		if !allowed {
+			isRespondentB(caller) && hasSideEffects(k.Tool) || !b.hasFolder(asked, rules, k) {
 			continue
 		}
 		s := k.schema
@@ -153,7 +145,7 @@ func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules po
 		switch {
 		case (k.Known && (k.Standing || opens) || namesTool(task, k.Name)) && len(always) < most:
 			always = append(always, s)
-		case k.Known && len(k.Rare) > 0 && !exists && !hasAnyWord(task, k.Rare):
+		case k.Known && len(k.Rare) > 0 && !hasAnyWord(task, k.Rare):
 			rare = append(rare, s)
 		default:
 			may = append(may, s)

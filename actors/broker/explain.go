@@ -101,6 +101,16 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
 		asked.Flow = &policy.Flow{} // without a session the user means a new one
 	}
+	if b.isKeeper(known) { // a dry run keeps nothing: it assumes that the state before can be kept
+		asked.Kept = &policy.Kept{
+			ChangeRef: subjects.ChangeRef{Files: []string{"the file"}}, MayPass: !seen.rules.Manifest.AskReversible,
+		}
+		if known.Sandboxed {
+			work := b.workFolder(r)
+			asked.Kept.Work = onlyFolder(seen.rules.Chain.FolderRules(asked, work), work)
+			asked.Kept.Files = []string{asked.Kept.Work}
+		}
+	}
 	if d := denyRespondentB(asked); d != nil {
 		return subjects.Verdict{Denial: d}, nil
 	}
@@ -108,6 +118,16 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	v := j.Decision().Verdict()
 	if d := denyQuestions(j); d != nil {
 		v.Asks, v.Denial = nil, d
+	}
+	if asked.Kept != nil {
+		asked.Kept = nil
+		asks := stage.Judge(ctx, seen.rules, r, asked, nil).Decision().Asks()
+		for i, l := range v.Layers {
+			wouldAsk := slices.ContainsFunc(asks, func(q policy.Question) bool { return q.Layer == l.Layer })
+			if l.Verdict == "pass" && wouldAsk {
+				v.Layers[i].Reason = "if the state before can be kept; it asks otherwise"
+			}
+		}
 	}
 	return v, nil
 }

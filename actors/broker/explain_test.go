@@ -240,3 +240,33 @@ func (h *sessionFixture) dumpStores(t testing.TB) string {
 	slices.Sort(all)
 	return strings.Join(all, "\n")
 }
+
+// TestOnlyFolder: the working folder is the only folder of a call when the order has no other, and no link leads there.
+func TestOnlyFolder(t *testing.T) {
+	t.Parallel()
+	const work = "/w/q1-5f1b"
+	rules := func(at string, allowed ...string) *subjects.FolderRules {
+		return &subjects.FolderRules{Work: at, Allowed: allowed}
+	}
+	for name, tt := range map[string]struct {
+		rules *subjects.FolderRules
+		work  string
+		want  string
+	}{
+		"it is":                          {rules(work, work), work, work},
+		"the workspace is behind a link": {rules("/data"+work, "/data"+work), work, "/data" + work},
+		"trick: no folders":              {nil, work, ""},
+		"trick: no workspace":            {rules(work, work), "", ""},
+		"trick: no working folder":       {rules(""), work, ""},
+		"trick: an empty name":           {rules("", ""), work, ""},
+		"trick: a second folder":         {rules(work, work, "/home/me"), work, ""},
+		"trick: another folder":          {rules(work, "/home/me"), work, ""},
+		"trick: nothing is allowed":      {rules(work), work, ""},
+		"trick: a link leads elsewhere":  {rules("/home/me", "/home/me"), work, ""},
+		"trick: of another question":     {rules("/w/q2-5f1b", "/w/q2-5f1b"), work, ""},
+	} {
+		if got := onlyFolder(tt.rules, tt.work); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}

@@ -61,6 +61,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Receive
 		asked.Type = asked.Lineage[n-1].Type
 	}
 	asked.Flow = taintRespondentB(asked.Flow, caller, k.Tool)
+	asked.Foreign = asked.Flow != nil && b.table.offersForeign(asked, f.rules.Manifest)
 	f.call = asked
 	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", r.Tool, err))
@@ -96,6 +97,15 @@ func (t *toolTable) pageAccess(c policy.Call, m policy.Manifest) (*subjects.Host
 		}
 	}
 	return hosts, false
+}
+
+// offersForeign reports whether the caller may use a tool outside of the build: its description is in the caller's
+// prompt.
+func (t *toolTable) offersForeign(c policy.Call, m policy.Manifest) bool {
+	effective := m.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)
+	return slices.ContainsFunc(t.all(), func(k Known) bool {
+		return k.Foreign && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name)
+	})
 }
 
 // compactJSON returns the arguments without insignificant spaces, so that calls that differ only in them count as

@@ -112,8 +112,8 @@ func TestFlowHasQuestionsWithoutToolCalls(t *testing.T) {
 			t.Errorf("the flow has %s: %t", query, !want)
 		}
 	}
-	// The session is tainted now; the user typed this URL in a message without a tool call.
-	if res := h.runToolIn(t, "s1", "q3", "generator", "web_fetch", `{"url":"https://doc.example/"}`); outcomeText(
+	// The session is tainted now; the user typed this URL in a message for which no tool was called before.
+	if res := h.runToolIn(t, "s1", "q1", "generator", "web_fetch", `{"url":"https://doc.example/"}`); outcomeText(
 		res) != "ok" {
 		t.Errorf("%s", outcomeText(res))
 	}

@@ -39,7 +39,7 @@ func TestGrantsArePublished(t *testing.T) {
 	}
 	got := published()
 	if len(got) != 1 || got[0].SessionID != "s1" || got[0].QueryID != "q1" || len(got[0].Grants) != 2 ||
-		got[0].Grants[0].Acts[0] != "create" || got[0].Grants[0].Clause != "Save a note fish and" {
+		got[0].Grants[0].Acts[0] != "create" || got[0].Grants[0].Clause != "Save a note 'fish' and" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -20,6 +20,7 @@ func (b *Broker) newJudgement(ctx context.Context, judged *stage.Judged) *subjec
 	j := &subjects.Judgement{
 		Type: c.Type, Override: c.Override.Level, Disabled: c.Override.Disable, Granted: c.Override.Grant,
 		Identical: c.Usage.Identical, Calls: c.Usage.Calls,
+		Undoable: c.IsUndoable(),
 	}
 	for _, a := range c.Lineage {
 		j.Lineage = append(j.Lineage, subjects.LineageAgent{

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -331,6 +332,30 @@ func TestDiscoverLeavesOutToolsWithoutAFolder(t *testing.T) {
 	got, err := h.discoverTools(t, child, "fish", maxTools)
 	if want := []string{"web_fetch", "web_search"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
+// TestDiscoverOffersToolWithAFolderThatIsThere: each call of a tool whose folders are missing would fail; the working
+// folder of a question is made when it is used.
+func TestDiscoverOffersToolWithAFolderThatIsThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	workspace := filepath.Join(dir, "workspace")
+	for folder, want := range map[string]bool{dir: true, filepath.Join(dir, "missing"): false, workspace: true} {
+		h := newSessionFixture(t, func(h *sessionFixture) {
+			h.cfg.Workspace = workspace
+			h.facts = func(all map[string]policy.Tool) {
+				memory := all["search_memory"]
+				memory.Paths = []string{"path"}
+				all["search_memory"] = memory
+			}
+		})
+		h.start(t, parseRules(t, strings.Replace(sessionManifest, "types:\n  assistant:\n",
+			"types:\n  assistant:\n    paths: {search_memory: ["+folder+"/]}\n", 1)))
+		got, err := h.discoverTools(t, "generator", "fish", maxTools)
+		if err != nil || slices.Contains(got, "search_memory") != want {
+			t.Errorf("%s: %q, %v", folder, got, err)
+		}
 	}
 }
 

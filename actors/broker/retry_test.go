@@ -49,7 +49,7 @@ func TestCritiqueIsNotUserText(t *testing.T) {
 		},
 		{"URL from the user", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://shop.example/"}`)}, true},
 	} {
-		tt.call.Flow = f
+		tt.call.Flow, tt.call.Query = f, "q1"
 		v := (policy.FlowLayer{}).Judge(t.Context(), tt.call)
 		if passes := fmt.Sprintf("%+v", v) == fmt.Sprintf("%+v", policy.Pass()); passes != tt.passes {
 			t.Errorf("%s: passes: %v", tt.name, passes)

@@ -101,7 +101,7 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	found := -1
 	for i, turn := range o.turns {
 		switch of := "turn.*." + turn.SessionID; {
-		case of == q.Last:
+		case of == q.Last || q.Last == ">":
 			found = i
 		case of == q.Next && uint64(i)+1 >= q.Seq && found < 0:
 			found = i

@@ -128,7 +128,7 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	defer t.mu.Unlock()
 	k, ours := t.build[s.Name]
 	if !ours {
-		k = Known{Tool: policy.Tool{Name: s.Name, Zone: zone}, Pin: pinned}
+		k = Known{Tool: policy.Tool{Name: s.Name, Zone: zone, Foreign: true}, Pin: pinned}
 	}
 	if !slices.Contains(t.zones[zone], s.Name) {
 		return fmt.Errorf("zone %s has no tool %s", zone, s.Name)

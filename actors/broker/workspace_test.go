@@ -374,7 +374,9 @@ func TestApprovedWriteStaysInPlace(t *testing.T) {
 		if err := json.Unmarshal(o.Args, &a); err != nil {
 			return subjects.ToolResult{}, err
 		}
-		content := func() ([]byte, error) { return []byte(a.Content), nil }
+		content := policy.Replacement{Make: func() (policy.FileContent, error) {
+			return policy.FileContent{Data: []byte(a.Content)}, nil
+		}}
 		if _, err := policy.ReplaceInside(a.Path, content, o.Folders.Allowed, o.Folders.Closed); err != nil {
 			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%v", err)
 		}

@@ -26,6 +26,9 @@ func (c *Committee) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	if err != nil || n == 0 {
 		return subjects.SessionChanged{SessionID: q.SessionID, Change: q.Change}, err
 	}
+	if err := conversation.EraseArchive(ctx, store, q.SessionID, conversation.EveryDeletion); err != nil {
+		return none, err
+	}
 	data, err := conversation.Erase(conv, out.Now().UTC())
 	if err != nil {
 		return none, err

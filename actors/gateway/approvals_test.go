@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,7 +25,35 @@ func (c *brokerStub) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ApprovalListService, c.list),
 		actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
+		actor.Serve(subjects.ChangeListService, c.listChanges), actor.Serve(subjects.ChangeUndoService, c.undo),
 	}
+}
+
+func (c *brokerStub) listChanges(_ context.Context, in actor.Msg[subjects.ChangeQuery], _ actor.Out) (
+	subjects.ChangeList, error,
+) {
+	c.record(fmt.Sprintf("%s lists %q of %q and %q, %d", in.From, in.Body.ID, in.Body.Query, in.Body.Session,
+		in.Body.Limit))
+	return subjects.ChangeList{More: true, Changes: []subjects.Change{{
+		ID: "c1", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Tool: "fs_write", Agent: "generator",
+		Type: "assistant", Call: "call1", Session: "s1", Query: "q1", Sources: []string{"https://a.example"},
+		Undoes: []string{"c0"},
+		Files:  []subjects.ChangeFile{{Path: "/a", Kind: "changed", Bytes: 1, Undone: "c2", Diff: "+a"}},
+	}}}, nil
+}
+
+func (c *brokerStub) undo(_ context.Context, in actor.Msg[subjects.UndoRequest], _ actor.Out) (subjects.UndoReply,
+	error,
+) {
+	c.record(in.From + " " + in.Body.Action + " " + in.Body.ID + in.Body.Plan)
+	if in.Body.Action == "other" {
+		return subjects.UndoReply{}, subjects.Faultf(subjects.CodeMalformed, "unknown action")
+	}
+	return subjects.UndoReply{
+		Done: true, ID: "u1", Plan: "p1", Changes: []string{"c1"}, Purged: 1,
+		Files:    []subjects.UndoFile{{Path: "/a", Diff: "-a", Merged: true, Same: true}},
+		Refusals: []subjects.UndoRefusal{{Path: "/b", Reason: "changed_since", Text: "b was changed"}},
+	}, nil
 }
 
 func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList,
@@ -148,6 +177,23 @@ func TestApprovals(t *testing.T) {
 		{
 			"no such rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r2", "", 404, "rule r2 not found",
 			"gateway revokes r2",
+		},
+		{
+			"changes", "GET", "/changes", "/changes?id=c1&query=q1&session=s1&limit=7", "", 200, `"kind":"changed"`,
+			`gateway lists "c1" of "q1" and "s1", 7`,
+		},
+		{"trick: no number", "GET", "/changes", "/changes?limit=-1", "", 400, "limit must be", ""},
+		{
+			"undo", "POST", "/changes/undo", "/changes/undo", `{"action":"apply","id":"c1","plan":"p1"}`, 200,
+			`"reason":"changed_since"`, "gateway apply c1p1",
+		},
+		{
+			"unknown action", "POST", "/changes/undo", "/changes/undo", `{"action":"other"}`, 400, "unknown action",
+			"gateway other ",
+		},
+		{
+			"trick: claimed identity", "POST", "/changes/undo", "/changes/undo", `{"action":"apply","by":"user"}`, 400,
+			"", "",
 		},
 		{"invalid all", "GET", "/approvals", "/approvals?all=yes", "", 400, "all must be 0 or 1", ""},
 		{"trick: no decision", "POST", "/approvals/{id}", "/approvals/q1", `{}`, 400, "approve is required", ""},

@@ -22,12 +22,10 @@ import (
 	"conclave/pkg/file"
 )
 
-// Lifetimes and numbers of login codes and browser logins. A new one beyond the maximum replaces the oldest.
+// Lifetime and number of login codes. A new one beyond the maximum replaces the oldest.
 const (
-	codeLifetime  = 10 * time.Minute
-	loginLifetime = 30 * 24 * time.Hour
-	maxCodes      = 16
-	maxLogins     = 64
+	codeLifetime = 10 * time.Minute
+	maxCodes     = 16
 )
 
 // Length limits of a token, in characters.
@@ -53,29 +51,40 @@ func newSecret() string {
 	return hex.EncodeToString(b)
 }
 
-// timedSecret is a login code or a browser login.
+// timedSecret is a login code.
 type timedSecret struct {
 	digest  secretDigest
 	expires time.Time
 }
 
 // credentials are the secrets that authorize requests over TCP: the bearer token of the token file, and the cookies of
-// browsers that logged in with a one-time code. Codes and cookies exist only in memory: they end with the gateway, so
-// that a program that takes its port afterwards learns nothing of use from a browser.
+// browsers that logged in with a one-time code. Codes exist only in memory.
 type credentials struct {
-	file string
+	file   string
+	report func(error) // of what is stored beside the request that needs it; nil is no error
 
-	mu      sync.Mutex
-	cookie  string // its name
-	secure  bool   // browsers send the cookie over TLS only
-	token   secretDigest
-	codes   []timedSecret // oldest first
-	logins  []timedSecret
-	revoked chan struct{} // closed by replaceToken
+	mu     sync.Mutex
+	cookie string // its name, see setToken
+	secure bool   // browsers send the cookie over TLS only
+	token  secretDigest
+	codes  []timedSecret   // oldest first
+	logins []*browserLogin // oldest first
+	// loginsInfo is that of the file which logins were read from or written to; nil = there was none
+	loginsInfo fs.FileInfo
+	revoked    chan struct{} // closed by replaceToken
 }
 
-// openCredentials reads the token file and creates it when it is missing. It fails without a path.
-func openCredentials(path string) (*credentials, error) {
+// setToken sets the token and names the cookie after it: browsers share cookies between the ports of a host, and two
+// gateways must not overwrite each other's. Logins that are stored for another token are void. c must be locked.
+func (c *credentials) setToken(token secretDigest) {
+	name := digestSecret("cookie " + hex.EncodeToString(token[:]))
+	c.token, c.cookie = token, "conclave_"+hex.EncodeToString(name[:8])
+}
+
+// openCredentials reads the token file, and creates it when it is missing, and the browser logins. It fails without a
+// path. Logins that cannot be read are reported and void. Browsers send the cookie over TLS only when users reach the
+// gateway over TLS at url.
+func openCredentials(path, url string, report func(error)) (*credentials, error) {
 	if path == "" {
 		return nil, errors.New("opening the credentials of HTTP: gateway.token_file is not set")
 	}
@@ -88,16 +97,17 @@ func openCredentials(path string) (*credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &credentials{file: path, token: token, revoked: make(chan struct{})}, nil
-}
-
-// nameCookie names the cookie after the port: browsers share cookies between the ports of a host, and two gateways must
-// not overwrite each other's. When users reach the gateway over TLS at url, browsers send the cookie over TLS only.
-func (c *credentials) nameCookie(addr net.Addr, url string) {
-	_, port, _ := net.SplitHostPort(addr.String())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cookie, c.secure = "conclave_"+port, strings.HasPrefix(url, "https://")
+	c := &credentials{
+		file: path, secure: strings.HasPrefix(url, "https://"), revoked: make(chan struct{}),
+		report: func(err error) {
+			if err != nil {
+				report(err)
+			}
+		},
+	}
+	c.setToken(token)
+	c.refreshLogins()
+	return c, nil
 }
 
 // authorize reports whether r has the token, or the cookie of a browser login and acceptsCookie; revoked is closed when
@@ -106,9 +116,17 @@ func (c *credentials) authorize(r *http.Request, acceptsCookie func(*http.Reques
 	ok bool,
 ) {
 	c.mu.Lock()
-	revoked, token, cookie := c.revoked, c.matchToken(r), c.matchCookie(r)
+	c.refreshLogins()
+	revoked, token, login := c.revoked, c.matchToken(r), c.findLogin(r)
 	c.mu.Unlock()
-	return revoked, token || cookie && acceptsCookie(r)
+	switch {
+	case token:
+		return revoked, true
+	case login == nil || !acceptsCookie(r):
+		return nil, false
+	}
+	c.noteUse(login)
+	return login.revoked, true
 }
 
 // hasToken reports whether r has the token.
@@ -134,17 +152,6 @@ func bearerToken(r *http.Request) (token string, ok bool) {
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
 	return token, ok && strings.EqualFold(scheme, "Bearer")
-}
-
-// matchCookie reports whether a cookie of r belongs to a browser login. Another server of the same host can add cookies
-// of the same name, so each is compared. c must be locked.
-func (c *credentials) matchCookie(r *http.Request) bool {
-	for _, cookie := range r.CookiesNamed(c.cookie) {
-		if findSecret(c.logins, cookie.Value) >= 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // findSecret returns the index of the secret among those that have not expired, -1 when it is none of them.
@@ -175,9 +182,9 @@ func (c *credentials) newCode() (code string, expires time.Time) {
 	return addSecret(&c.codes, codeLifetime, maxCodes)
 }
 
-// redeemCode exchanges a login code for the cookie of a new browser login. It is false for a code that is unknown,
-// expired or used.
-func (c *credentials) redeemCode(code string) (*http.Cookie, bool) {
+// redeemCode exchanges a login code for the cookie of a new login of the browser of r. It is false for a code that is
+// unknown, expired or used.
+func (c *credentials) redeemCode(code string, r *http.Request) (*http.Cookie, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := findSecret(c.codes, code)
@@ -185,11 +192,7 @@ func (c *credentials) redeemCode(code string) (*http.Cookie, bool) {
 		return nil, false
 	}
 	c.codes = append(c.codes[:i:i], c.codes[i+1:]...)
-	value, expires := addSecret(&c.logins, loginLifetime, maxLogins)
-	return &http.Cookie{
-		Name: c.cookie, Value: value, Path: "/", Expires: expires, HttpOnly: true, Secure: c.secure,
-		SameSite: http.SameSiteStrictMode,
-	}, true
+	return c.addLogin(r), true
 }
 
 // replaceToken writes a new token to the token file and revokes the old one, every browser login and every login code.
@@ -201,13 +204,16 @@ func (c *credentials) replaceToken() error {
 	if err := writeTokenFile(c.file, token, file.Replace); err != nil {
 		return err
 	}
-	c.token, c.codes, c.logins = digestSecret(token), nil, nil
+	c.setToken(digestSecret(token))
+	c.codes = nil
 	close(c.revoked)
 	c.revoked = make(chan struct{})
+	c.report(c.changeLogins(func() { c.removeLogins(c.logins...) })) // the earlier ones are void in any case
 	return nil
 }
 
-// ReplaceToken writes a new token to the token file at path. A running gateway does not notice it.
+// ReplaceToken writes a new token to the token file at path, with which every login is void. A running gateway does not
+// notice it.
 func ReplaceToken(path string) error { return writeTokenFile(path, newSecret(), file.Replace) }
 
 // writeTokenFile writes a token to the file at path, with [file.Replace] or [file.Create].

@@ -88,10 +88,12 @@ func TestEveryRouteNeedsCredential(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})
 	parameter := regexp.MustCompile(`\{[a-z]+\}`)
-	_, port, err := net.SplitHostPort(w.gw.Addr())
-	if err != nil {
-		t.Fatal(err)
+	login, err := anonymous(t).Get(w.newLink())
+	if err != nil || len(login.Cookies()) != 1 {
+		t.Fatalf("login: %v, %v", login, err)
 	}
+	login.Body.Close()
+	cookie := login.Cookies()[0].Name
 	routes := append(w.gw.Endpoints(), "GET /nothing", "POST /", "GET //health", "GET /login/../health", "HEAD /events",
 		"GET /LOGIN", "GET /login/")
 	for _, route := range routes {
@@ -101,9 +103,9 @@ func TestEveryRouteNeedsCredential(t *testing.T) {
 			"no credential":    nil,
 			"wrong token":      {"Authorization", "Bearer " + strings.Repeat("0", 64)},
 			"empty token":      {"Authorization", "Bearer "},
-			"wrong cookie":     {"Cookie", "conclave_" + port + "=" + strings.Repeat("0", 64)},
-			"empty cookie":     {"Cookie", "conclave_" + port + "="},
-			"token as cookie":  {"Cookie", "conclave_" + port + "=" + token},
+			"wrong cookie":     {"Cookie", cookie + "=" + strings.Repeat("0", 64)},
+			"empty cookie":     {"Cookie", cookie + "="},
+			"token as cookie":  {"Cookie", cookie + "=" + token},
 			"loopback claimed": {"X-Forwarded-For", "127.0.0.1"},
 		} {
 			status, h, body := send(t, anonymous(t), method, w.base+path, header...)
@@ -187,30 +189,41 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 	}
 }
 
-// A cookie is accepted over IPv6 too, and for a configured host, which a proxy of another user may serve.
+// A cookie is accepted over IPv6 too, and for a configured host, which a proxy of another user may serve, if the
+// browser logged in there.
 func TestCookieOverIPv6AndForConfiguredHost(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t),
 		setup{Config: gateway.Config{Listen: "[::1]:0", Hosts: []string{"conclave.example"}}})
-	res, err := anonymous(t).Get(w.newLink())
-	if err != nil || len(res.Cookies()) != 1 {
-		t.Fatalf("login: %v %v", res, err)
-	}
-	res.Body.Close()
-	for _, host := range []string{"", "conclave.example"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.base+"/sessions", nil)
+	// get requests a URL by the name host, "" = that of the URL.
+	get := func(url, host string, cookies ...*http.Cookie) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Host = host
-		req.AddCookie(res.Cookies()[0])
+		for _, c := range cookies {
+			req.AddCookie(c)
+		}
 		res, err := anonymous(t).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		res.Body.Close()
-		if res.StatusCode != http.StatusOK {
+		return res
+	}
+	for _, host := range []string{"", "conclave.example", "conclave.example:8443"} {
+		login := get(w.newLink(), host).Cookies()
+		if len(login) != 1 {
+			t.Fatalf("host %q: %d cookies", host, len(login))
+		}
+		if res := get(w.base+"/sessions", host, login...); res.StatusCode != http.StatusOK {
 			t.Errorf("host %q: %d", host, res.StatusCode)
+		}
+		other := map[string]string{"": "conclave.example"}[host]
+		if res := get(w.base+"/sessions", other, login...); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("host %q, used for %q: %d", host, other, res.StatusCode)
 		}
 	}
 }

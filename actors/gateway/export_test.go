@@ -92,10 +92,11 @@ func LastEvent(g *Gateway) uint64 {
 func ExpireLogins(g *Gateway) {
 	g.credentials.mu.Lock()
 	defer g.credentials.mu.Unlock()
-	for _, list := range [][]timedSecret{g.credentials.codes, g.credentials.logins} {
-		for i := range list {
-			list[i].expires = time.Now()
-		}
+	for i := range g.credentials.codes {
+		g.credentials.codes[i].expires = time.Now()
+	}
+	for _, l := range g.credentials.logins {
+		l.Expires = time.Now()
 	}
 }
 
@@ -114,9 +115,15 @@ func Login(g *Gateway, r *http.Request, valid bool) (status int, body string) {
 	w := httptest.NewRecorder()
 	if err := g.onLogin(w, r); err != nil {
 		g.writeProblem(w, r, err)
-		if _, ok := g.credentials.redeemCode(code); !ok {
+		if _, ok := g.credentials.redeemCode(code, r); !ok {
 			return http.StatusGone, ""
 		}
 	}
 	return w.Code, w.Body.String()
+}
+
+// NewTitleWriter returns the function that writes the next title.
+func NewTitleWriter(g *Gateway) func(ctx context.Context) error {
+	w := titleWriter{tried: map[string]bool{}}
+	return func(ctx context.Context) error { return w.writeNext(ctx, g) }
 }

@@ -84,6 +84,7 @@ type Gateway struct {
 	client  *client.Client
 	server  *http.Server
 	serving sync.WaitGroup
+	unused  sync.Map // connections without a request so far
 
 	agentID string // of this instance, in the ids of the agent protocol
 	prompts promptLog
@@ -159,7 +160,8 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	if err != nil {
 		return err
 	}
-	if g.credentials, err = openCredentials(g.cfg.TokenFile); err != nil {
+	g.credentials, err = openCredentials(g.cfg.TokenFile, g.cfg.URL, func(err error) { out.LogError(err) })
+	if err != nil {
 		return err
 	}
 	if err := g.events.Open(ctx, g.client); err != nil {
@@ -182,15 +184,17 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true, // "OPTIONS *" is checked like everything else
 		ErrorLog:                     log.New(io.Discard, "", 0),
+		ConnState:                    g.trackUnused,
 	}
 	g.server.RegisterOnShutdown(func() { g.end(errClosing) })
-	g.credentials.nameCookie(ln.Addr(), g.cfg.URL)
+	g.server.RegisterOnShutdown(g.closeUnused)
 	g.mu.Lock()
 	g.addr = ln.Addr().String()
 	g.mu.Unlock()
 	g.serving.Go(func() { g.events.Follow(g.life, g.trackCritic) })
 	g.serving.Go(func() { g.tokens.follow(g.life, out) })
 	g.serving.Go(func() { g.sendHeartbeats(g.life) })
+	g.serving.Go(func() { g.writeTitles(g.life) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
 		socket, err := ListenSocket(ctx, g.cfg.Socket)
@@ -252,6 +256,23 @@ func (g *Gateway) Close(ctx context.Context) error {
 	g.end(errClosing)
 	g.serving.Wait()
 	return err
+}
+
+// trackUnused notes connections on which no request has come: browsers open them in advance, and a server that shuts
+// down would wait for them.
+func (g *Gateway) trackUnused(c net.Conn, s http.ConnState) {
+	if s == http.StateNew {
+		g.unused.Store(c, nil)
+	} else {
+		g.unused.Delete(c)
+	}
+}
+
+func (g *Gateway) closeUnused() {
+	g.unused.Range(func(c, _ any) bool {
+		_ = c.(net.Conn).Close() // nobody waits on it
+		return true
+	})
 }
 
 // openListener listens on addr, host:port; port 0 selects a free one. A port in use is [ErrPortTaken]. Every error says

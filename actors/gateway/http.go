@@ -129,6 +129,8 @@ func (g *Gateway) routes() []route {
 		{"GET", loginPath, "code", g.onLogin},
 		{"POST", "/login/links", "", g.change(lookupTimeout, g.onNewLink)},
 		{"POST", "/login/token", "", g.change(lookupTimeout, g.onNewToken)},
+		{"GET", "/logins", "", g.read(g.onLogins)},
+		{"DELETE", "/logins/{id}", "", g.change(lookupTimeout, g.onLogout)},
 		{"GET", "/health", "", g.onHealth},
 		{"POST", "/query", "wait grade_wait", g.onQuery},
 		{"GET", "/queries/{id}", "", g.onQueryStatus},
@@ -140,15 +142,20 @@ func (g *Gateway) routes() []route {
 		{"POST", "/tasks/{id}/pause", "", g.onTaskChange(subjects.ChangePause)},
 		{"POST", "/tasks/{id}/resume", "", g.onTaskChange(subjects.ChangeResume)},
 		{"GET", "/sessions", "", g.read(g.onSessions)},
+		{"GET", "/search", "q", g.read(g.onSearch)},
 		{"GET", "/sessions/{id}", "", g.read(g.onSession)},
+		{"GET", "/sessions/{id}/turns", "before limit", g.read(g.onArchivedTurns)},
 		{"PATCH", "/sessions/{id}", "", changeBy(g, lookupTimeout, g.onSessionPatch)},
 		{"DELETE", "/sessions/{id}", "", g.onSessionChange(subjects.SessionDelete)},
+		{"GET", "/sessions/{id}/export", "format", g.onSessionExport},
 		{"POST", "/sessions/{id}/branch", "", changeBy(g, lookupTimeout, g.onSessionBranch)},
 		{"POST", "/sessions/{id}/compact", "", g.onSessionChange(subjects.SessionCompact)},
 		{"GET", "/approvals", "all", g.respond(brokerTimeout, g.onApprovals)},
 		{"POST", "/approvals/{id}", "", changeBy(g, brokerTimeout, g.onDecision)},
 		{"GET", "/approvals/rules", "", g.respond(brokerTimeout, g.onRules)},
 		{"DELETE", "/approvals/rules/{id}", "", g.change(brokerTimeout, g.onRevoke)},
+		{"GET", "/changes", "id query session limit", g.respond(undoTimeout, g.onChanges)},
+		{"POST", "/changes/undo", "", changeBy(g, undoTimeout, g.onUndo)},
 		{
 			"GET", "/memory", "kind state trust tag from text limit after whole",
 			g.respond(memoryTimeout, g.onMemories),
@@ -385,6 +392,10 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	}
 	if p.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="conclave"`)
+		if g.isBrowser(r) {
+			g.writeLoginPage(w)
+			return
+		}
 	}
 	if p.status == http.StatusTooManyRequests || p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")

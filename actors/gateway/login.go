@@ -31,7 +31,7 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 	var cookie *http.Cookie
 	ok := g.isOwnBrowser(r)
 	if ok {
-		cookie, ok = g.credentials.redeemCode(p.Get("code"))
+		cookie, ok = g.credentials.redeemCode(p.Get("code"), r)
 	}
 	if !ok {
 		return problemf(http.StatusUnauthorized, codeUnauthorized, "this login link was used already, has expired, "+

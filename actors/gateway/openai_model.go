@@ -276,8 +276,9 @@ func newModelTools(in []completionTool) (tools []model.Tool, err error) {
 	return tools, nil
 }
 
-// Bounds of a request for embeddings: its texts, and the bytes that each counts besides its length.
+// Bounds of a request for embeddings: its bytes, its texts, and the bytes that each counts besides its length.
 const (
+	maxEmbedBody  = 8 << 20
 	maxEmbedTexts = 512
 	embedCost     = 64
 )
@@ -289,13 +290,12 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 		Input  json.RawMessage `json:"input"`
 		Format string          `json:"encoding_format"`
 	}
-	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
+	if err := g.readLenient(w, r, maxEmbedBody, &in); err != nil {
 		return err
 	}
-	var input textList
-	if len(in.Input) > 0 && json.Unmarshal(in.Input, &input) != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "input: send texts; tokens of another "+
-			"model's tokenizer are not accepted. In LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)")
+	input, err := decodeInput(in.Input)
+	if err != nil {
+		return err
 	}
 	if len(input) == 0 || len(input) > maxEmbedTexts {
 		return malformedf("input: a text, or 1 to %d texts", maxEmbedTexts)

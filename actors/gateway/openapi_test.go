@@ -225,6 +225,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 		{w, "GET", "/health", "/health", "", 200},
 		{w, "GET", "/login", "/login", "", 401},
 		{w, "POST", "/login/links", "/login/links", "", 200},
+		{w, "GET", "/logins", "/logins", "", 200},
+		{w, "DELETE", "/logins/{id}", "/logins/nothing", "", 404},
 		{w, "POST", "/query", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`, 200},
 		{w, "POST", "/query", "/query", `{"query":"no","session_id":"s","query_id":"q2"}`, 502},
 		{w, "POST", "/query", "/query?wait=0", `{"query":"later","session_id":"s","query_id":"q3"}`, 202},
@@ -241,6 +243,13 @@ func TestOpenAPIAnswers(t *testing.T) {
 		{w, "GET", "/sessions", "/sessions", "", 200},
 		{w, "GET", "/sessions/{id}", "/sessions/s1", "", 200},
 		{w, "GET", "/sessions/{id}", "/sessions/s2", "", 404},
+		{w, "GET", "/sessions/{id}/export", "/sessions/s1/export?format=json", "", 200},
+		{w, "GET", "/sessions/{id}/export", "/sessions/s1/export?format=html", "", 400},
+		{w, "GET", "/search", "/search?q=hello", "", 200},
+		{w, "GET", "/search", "/search?q=%20", "", 400},
+		{w, "GET", "/search", "/search?q=" + strings.Repeat("x", 201), "", 400},
+		{w, "GET", "/sessions/{id}/turns", "/sessions/s1/turns", "", 200},
+		{w, "GET", "/sessions/{id}/turns", "/sessions/s1/turns?before=9-9", "", 404},
 		{w, "GET", "/events", "/events?after=x", "", 400},
 	} {
 		status, header, body := tt.w.do(tt.method, tt.path, tt.body)
@@ -268,7 +277,8 @@ func TestOpenAPIBodies(t *testing.T) {
 	t.Parallel()
 	d := describe(t)
 	d.checkSchemas(t, map[string]map[string]any{
-		"Question": fields(t, gateway.Question{}),
-		"Feedback": fields(t, gateway.FeedbackRequest{}),
+		"Question":     fields(t, gateway.Question{}),
+		"Feedback":     fields(t, gateway.FeedbackRequest{}),
+		"BrowserLogin": fields(t, gateway.BrowserLogin{}),
 	})
 }

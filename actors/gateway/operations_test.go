@@ -98,6 +98,7 @@ func TestOperations(t *testing.T) {
 			}
 		}),
 	}})
+	startActor(t, b, &namedActor{"mcp", nil})
 	startActor(t, b, &namedActor{subjects.Generator, []actor.Route{
 		answering(subjects.SessionContextService, func(q subjects.SessionContextRequest) (subjects.SessionContext,
 			error,
@@ -136,6 +137,10 @@ func TestOperations(t *testing.T) {
 			"",
 		},
 		{"agents", "GET", "/agents", "/agents", "", 200, `"kind":"agent"`, ""},
+		{
+			"an actor without routes", "GET", "/agents", "/agents", "", 200,
+			`"actor":"mcp","instances":1,"requests":0,"errors":0,"subjects":[],"state":"ready"`, "",
+		},
 		{"models", "GET", "/models", "/models", "", 200, `"fits":"no"`, ""},
 		{"a model that is loaded", "GET", "/models", "/models", "", 200, `"fits":"loaded"`, ""},
 		{"the role of a model", "GET", "/models", "/models", "", 200, `"used_by":["critic"]`, ""},

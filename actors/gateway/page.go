@@ -28,13 +28,13 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 // pageViews are the first tokens of the addresses of the page.
 var pageViews = []string{
 	"chat", "runs", "approvals", "tasks", "memory", "agents", "bus", "decisions", "deliberations",
-	"models", "machines", "doctor", "context",
+	"models", "machines", "doctor", "context", "settings",
 }
 
 // isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path
 // of the API: browsers name HTML first.
 func (g *Gateway) isPageRequest(r *http.Request) bool {
-	if !g.cfg.Page || r.Method != http.MethodGet || !strings.HasPrefix(r.Header.Get("Accept"), "text/html") {
+	if !g.isBrowser(r) {
 		return false
 	}
 	view, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -44,6 +44,25 @@ func (g *Gateway) isPageRequest(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// isBrowser reports whether a browser opens an address, whatever it is.
+func (g *Gateway) isBrowser(r *http.Request) bool {
+	return g.cfg.Page && r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Accept"), "text/html")
+}
+
+// writeLoginPage tells a browser without a login how to get one. Other users of the machine can read it.
+func (g *Gateway) writeLoginPage(w http.ResponseWriter) {
+	b, err := pageFiles.ReadFile("page/login.html")
+	if err != nil {
+		g.out.LogError(err)
+	}
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; "+
+		"base-uri 'none'; form-action 'none'")
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = w.Write(b)
 }
 
 // writePage writes the document of the page; its script shows the view of the address.

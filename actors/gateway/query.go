@@ -55,6 +55,7 @@ type Answer struct {
 	Model     string              `json:"model"`
 	DemoModel bool                `json:"demo_model"`
 	Usage     subjects.Usage      `json:"usage"`
+	State     string              `json:"state"` // answered, stopped or failed
 	Partial   bool                `json:"partial"`
 	Error     *subjects.Fault     `json:"error"`
 	Grade     *subjects.Critique  `json:"grade"`    // nil = none yet
@@ -113,7 +114,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		if r.Header.Get("Prefer") != "" {
 			w.Header().Set("Preference-Applied", "respond-async")
 		}
-		g.writeJSON(w, http.StatusAccepted, q.ids("accepted"))
+		g.writeJSON(w, http.StatusAccepted, q.ids(subjects.StateRunning))
 		return nil
 	}
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
@@ -361,9 +362,11 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 	rec *answerRecord,
 ) error {
 	if end.Dead != nil {
-		return &problem{status: http.StatusBadGateway, IDs: q.ids("failed"), Fault: explainDeadLetter(end.Dead)}
+		return &problem{
+			status: http.StatusBadGateway, IDs: q.ids(subjects.StateFailed), Fault: explainDeadLetter(end.Dead),
+		}
 	}
-	r := end.Response
+	r, state := end.Response, end.Response.State()
 	if clientOf(req) != nil {
 		r, rec = &subjects.Response{
 			SessionID: r.SessionID, Answer: r.Answer, Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage,
@@ -372,7 +375,7 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 	}
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls,
-		Notes: r.Notes,
+		Notes: r.Notes, State: state,
 		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
 		Deliberations: r.Deliberations,
 		Grade:         rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{},
@@ -409,7 +412,7 @@ func explainUnanswered(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
 		return &problem{
-			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
+			status: http.StatusGatewayTimeout, IDs: q.ids(subjects.StateRunning),
 			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in "+
 				"session %s", q.id, q.session),
 		}
@@ -417,7 +420,7 @@ func explainUnanswered(q question, err error) error {
 		return errUnauthorized
 	case errors.Is(err, errClosing):
 		return &problem{
-			status: http.StatusServiceUnavailable, IDs: q.ids("waiting"),
+			status: http.StatusServiceUnavailable, IDs: q.ids(subjects.StateRunning),
 			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and "+
 				"will be answered, in session %s", q.id, q.session),
 		}

@@ -41,7 +41,7 @@ func (g *Gateway) writeState(w http.ResponseWriter, r *http.Request, id string) 
 	end, err := g.findOutcome(ctx, q)
 	switch {
 	case errors.Is(err, errNone) && known:
-		g.writeJSON(w, http.StatusAccepted, q.ids("waiting"))
+		g.writeJSON(w, http.StatusAccepted, q.ids(subjects.StateRunning))
 		return nil
 	case errors.Is(err, errNone):
 		return notFoundf("no answer to %s, and the question was not asked here", id)
@@ -159,5 +159,5 @@ func (g *Gateway) onCancel(ctx context.Context, r *http.Request) (any, error) {
 	return accepted{struct {
 		QueryID string `json:"query_id"`
 		State   string `json:"state"`
-	}{id, "cancelling"}}, nil
+	}{id, "stopping"}}, nil
 }

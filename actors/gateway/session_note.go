@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,32 +11,52 @@ import (
 	"sync"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
+	"conclave/subjects"
 )
 
 // noteBucket has what the user noted about sessions, by session id.
 const noteBucket = "sessions"
 
-// sessionNote is what the user noted about a session.
+// sessionNote is what the user noted about a session, and the title that a model wrote.
 type sessionNote struct {
-	Title  string `json:"title,omitempty"` // "": the beginning of the first question
-	Pinned bool   `json:"pinned,omitempty"`
+	Title      string `json:"title,omitempty"` // "": ModelTitle, or the beginning of the first question
+	ModelTitle string `json:"model_title,omitempty"`
+	Pinned     bool   `json:"pinned,omitempty"`
+	Archived   bool   `json:"archived,omitempty"` // not in the list of the page unless the user looks for it
+}
+
+// title returns the title of a session, "" when it has only its first question.
+func (n sessionNote) title() string { return cmp.Or(n.Title, n.ModelTitle) }
+
+// describe adds the note to the line of its session in a list.
+func (n sessionNote) describe(s *Session) {
+	s.Title, s.Pinned, s.Archived = cmp.Or(n.title(), s.Title), n.Pinned, n.Archived
+}
+
+// titleOf returns the title of a conversation as the list of sessions has it.
+func (g *Gateway) titleOf(ctx context.Context, c subjects.Conversation) string {
+	s := describeSession(client.Summarize(c))
+	g.readNotes(ctx)[c.SessionID].describe(&s)
+	return s.Title
 }
 
 // SessionPatch is the body of PATCH /sessions/{id}. A field that is left out is not changed.
 type SessionPatch struct {
-	Title  *string `json:"title"`
-	Pinned *bool   `json:"pinned"`
+	Title    *string `json:"title"`
+	Pinned   *bool   `json:"pinned"`
+	Archived *bool   `json:"archived"`
 }
 
-// onSessionPatch gives a session a title, or pins it; an empty title restores the beginning of its first question. An
-// unknown session is 404.
+// onSessionPatch gives a session a title, pins or archives it; an empty title restores the one that a model wrote, or
+// the beginning of its first question. An unknown session is 404.
 func (g *Gateway) onSessionPatch(ctx context.Context, r *http.Request, in SessionPatch) (any, error) {
 	id, err := parseID(r, "the session id")
 	if err != nil {
 		return nil, err
 	}
-	if in.Title == nil && in.Pinned == nil {
-		return nil, malformedf("title or pinned is required")
+	if in.Title == nil && in.Pinned == nil && in.Archived == nil {
+		return nil, malformedf("title, pinned or archived is required")
 	}
 	if _, err := g.client.Session(ctx, id); err != nil {
 		return nil, g.mapSessionError(ctx, id, err)
@@ -47,6 +68,9 @@ func (g *Gateway) onSessionPatch(ctx context.Context, r *http.Request, in Sessio
 		if in.Pinned != nil {
 			n.Pinned = *in.Pinned
 		}
+		if in.Archived != nil {
+			n.Archived = *in.Archived
+		}
 		return n
 	})
 	if err != nil {
@@ -56,7 +80,8 @@ func (g *Gateway) onSessionPatch(ctx context.Context, r *http.Request, in Sessio
 		SessionID string `json:"session_id"`
 		Title     string `json:"title"`
 		Pinned    bool   `json:"pinned"`
-	}{id, note.Title, note.Pinned}, nil
+		Archived  bool   `json:"archived"`
+	}{id, note.title(), note.Pinned, note.Archived}, nil
 }
 
 // storeNote stores what change makes of the note of a session, and returns it. The empty note removes what is stored.

@@ -16,13 +16,15 @@ import (
 // Session is one session in the list.
 type Session struct {
 	ID      string    `json:"session_id"`
-	Title   string    `json:"title"` // the first question, shortened
+	Title   string    `json:"title"` // of the user, of a model, or the first question, shortened
 	Turns   int       `json:"turns"`
 	Updated time.Time `json:"updated"`
 	// Client is the client whose session it is: its questions are untrusted content, and the user cannot ask in it. ""
 	// = the user's.
 	Client string `json:"client"`
 	Pinned bool   `json:"pinned,omitempty"`
+	// Archived says that the user has put it away: the page lists it apart.
+	Archived bool `json:"archived,omitempty"`
 	// Running says that a question of it is being answered. The first one has no turn yet.
 	Running bool `json:"running,omitempty"`
 }
@@ -47,7 +49,7 @@ func (g *Gateway) onSessions(ctx context.Context, _ *http.Request) (any, error) 
 	notes := g.readNotes(ctx)
 	for i, s := range found {
 		list[i] = describeSession(s)
-		list[i].Title, list[i].Pinned = cmp.Or(notes[s.ID].Title, list[i].Title), notes[s.ID].Pinned
+		notes[s.ID].describe(&list[i])
 		if s.Err != nil {
 			g.out.LogError(s.Err)
 			list[i].Title = "(cannot be decoded)"
@@ -118,14 +120,67 @@ func (g *Gateway) onSession(ctx context.Context, r *http.Request) (any, error) {
 		Summary    string             `json:"summary"` // replaces the turns before the first message
 		Summarized int                `json:"summarized"`
 		Dropped    int                `json:"dropped"`
+		Archived   int                `json:"archived"` // turns before the first message that are kept
+		Window     string             `json:"window"`   // question with which the part begins that the model gets
 		Messages   []subjects.Message `json:"messages"`
 		Kept       []subjects.Turn    `json:"conversation"`
 		Branches   []Branch           `json:"branches"`
 	}{
-		describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped,
+		describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped, c.Archived, g.findWindow(ctx, c),
 		append([]subjects.Message{}, c.Messages()...), append([]subjects.Turn{}, c.Turns...), listBranches(c),
 	}
 	return body, nil
+}
+
+// findWindow returns the query id of the oldest turn of a conversation that the model gets with the next question; "" =
+// it gets all turns, or the generator does not say.
+func (g *Gateway) findWindow(ctx context.Context, c subjects.Conversation) string {
+	sent, err := g.client.SessionContext(ctx, c.SessionID)
+	if err != nil || sent.Summarized+sent.Dropped+sent.Omitted == 0 {
+		return ""
+	}
+	for _, t := range c.Turns {
+		if t.Respondent != "" { // the context is that of the assistant
+			continue
+		}
+		if sent.Omitted == 0 {
+			return t.QueryID
+		}
+		sent.Omitted--
+	}
+	return ""
+}
+
+// Bounds of a page of archived turns.
+const (
+	defaultTurns = 50
+	maxTurns     = 200
+)
+
+// onArchivedTurns returns a page of the turns of a session that are no longer in its conversation, oldest first: the
+// latest ones, or those before another page. An unknown session is 404, and so is an unknown page.
+func (g *Gateway) onArchivedTurns(ctx context.Context, r *http.Request) (any, error) {
+	id, err := parseID(r, "the session id")
+	if err != nil {
+		return nil, err
+	}
+	p := r.URL.Query()
+	limit, err := parseNumber("limit", p.Get("limit"), defaultTurns, maxTurns)
+	if err != nil {
+		return nil, err
+	}
+	page, err := g.client.ArchivedTurns(ctx, id, p.Get("before"), limit)
+	if errors.Is(err, client.ErrPage) {
+		return nil, notFoundf("before: no such page of session %s; it is the field before of another page", id)
+	}
+	if err != nil {
+		return nil, g.mapSessionError(ctx, id, err)
+	}
+	return struct {
+		Turns  []subjects.Turn `json:"conversation"`
+		Before string          `json:"before"` // of the page before it; "" = there is none
+		Lost   int             `json:"lost"`   // turns between these that cannot be read
+	}{append([]subjects.Turn{}, page.Turns...), page.Before, page.Lost}, nil
 }
 
 // Branch is a part of a conversation that was set aside.

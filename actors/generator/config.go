@@ -40,7 +40,7 @@ type Config struct {
 	// publish the answer as it is generated, where the model supports it
 	Stream      bool `yaml:"stream"`
 	Thinking    bool `yaml:"thinking"`    // request thinking, where the model supports it
-	Turns       int  `yaml:"turns"`       // turns kept of a session
+	Turns       int  `yaml:"turns"`       // latest turns of a session that a prompt may have
 	HotSessions int  `yaml:"-"`           // sessions cached in memory, see [Defaults]
 	Concurrency int  `yaml:"concurrency"` // questions that one process answers at once
 	// percent of the window at which old turns are summarized; 0 = never

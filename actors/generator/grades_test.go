@@ -345,7 +345,7 @@ func TestGradeIsRetriedAfterConflict(t *testing.T) {
 // A grade that arrives during a summary does not discard the summary.
 func TestGradeWhileSummarizing(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, longAnswer(85))
 	w.role.Window = 4096
 	g := New(subjects.Generator, shippedConfig())
 	last := ""

@@ -3,6 +3,7 @@ package generator
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -56,6 +57,15 @@ func newHarness(t testing.TB, replies ...any) *harness {
 	}
 	w.Recorder.Reply = w.answer
 	return w
+}
+
+// longAnswer is an answer of n sentences, no two of which are the same.
+func longAnswer(n int) string {
+	var out strings.Builder
+	for i := range n {
+		fmt.Fprintf(&out, "A long answer about nothing, number %d. ", i)
+	}
+	return strings.TrimSpace(out.String())
 }
 
 func (w *harness) answer(subject string, body []byte) (any, error) {

@@ -262,7 +262,7 @@ func TestRespondentBNotesMissingHistory(t *testing.T) {
 // Respondent B keeps few turns, answers no duplicate and does not write to the user's conversation.
 func TestRespondentBKeepsFewTurns(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, longAnswer(85))
 	w.role.Window, w.summary = 4096, "nobody may ask for this"
 	w.storeConversation(subjects.Conversation{
 		SessionID: "s1",

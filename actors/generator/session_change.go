@@ -56,17 +56,21 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	return subjects.SessionChanged{SessionID: q.SessionID, Change: q.Change, Turns: n}, err
 }
 
-// deleteConversation overwrites the attached images, the record of the last turn and the conversation, of which only
-// the query ids stay. It returns the number of turns. The record is written first: a turn that begins meanwhile fails
-// at it, here or in another process.
+// deleteConversation overwrites the attached images, the archived turns, the record of the last turn and the
+// conversation, of which only the query ids stay. It returns the number of turns. The record is written first: a turn
+// that begins meanwhile fails at it, here or in another process.
 func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int,
 	error,
 ) {
 	c := s.conversation
 	n := len(c.Turns) + c.Summarized + c.Dropped
 	store := out.Store(g.Bucket.Name)
+	g.summaries.cancel(session)
 	// first: after the conversation is deleted there is no second try
 	if err := attachment.Delete(ctx, out, session); err != nil {
+		return 0, err
+	}
+	if err := conversation.EraseArchive(ctx, store, session, conversation.EveryDeletion); err != nil {
 		return 0, err
 	}
 	if s.recordRev != 0 {

@@ -137,8 +137,25 @@ func TestCompactedSessionKeepsLastTurn(t *testing.T) {
 	r, err := w.change(g, "s1", subjects.SessionCompact)
 	c := w.conversation("s1")
 	if err != nil || r.Turns != 2 || len(c.Turns) != 1 || c.Turns[0].QueryID != "q3" ||
-		c.Summary != "They spoke about birds." || c.Summarized != 2 {
+		c.Summary != "They spoke about birds." || c.Summarized != 2 || c.Archived != 2 || c.First != "A question" {
 		t.Errorf("%+v, %v, %+v", r, err, c)
+	}
+	archived := func() (out string) {
+		for n := range 2 {
+			data, _, err := w.Out().Store(bucket).Get(t.Context(), c.ArchivedTurnKey(n))
+			if err != nil {
+				t.Error(err)
+			}
+			out += string(data)
+		}
+		return out
+	}
+	if got := archived(); !strings.Contains(got, `"q1"`) || !strings.Contains(got, `"q2"`) ||
+		strings.Count(got, "An answer.") != 2 {
+		t.Errorf("archived: %s", got)
+	}
+	if _, err := w.change(g, "s1", subjects.SessionDelete); err != nil || archived() != "" {
+		t.Errorf("after the deletion: %v, %s", err, archived())
 	}
 	w.requireNoErrors()
 }

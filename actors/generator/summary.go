@@ -51,6 +51,15 @@ func (s *summaries) start(ctx context.Context, session string, work func(ctx con
 	})
 }
 
+// cancel cancels the summary of a session, if one runs.
+func (s *summaries) cancel(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.cancels[session]; cancel != nil {
+		cancel()
+	}
+}
+
 // cancelAll cancels all summaries. None is started after it.
 func (s *summaries) cancelAll() {
 	s.mu.Lock()
@@ -135,12 +144,8 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 	for {
 		next := conversation.RemoveOldest(c, n)
 		next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()
-		data, err := actor.EncodeValue(next)
-		if err != nil {
-			return err
-		}
 		actor.Step(ctx, "compact/before")
-		now, err := store.Put(ctx, subjects.ConversationKey(session), data, rev)
+		now, err := conversation.Replace(ctx, store, c, rev, next)
 		if err == nil {
 			actor.Step(ctx, "compact/after")
 			g.sessions.replace(session, rev, next, now)

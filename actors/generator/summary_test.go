@@ -17,7 +17,7 @@ import (
 
 func TestOldTurnsAreSummarized(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, longAnswer(85))
 	w.role.Window = 4096
 	w.summary = "They spoke about nothing."
 	g := New(subjects.Generator, shippedConfig())
@@ -63,7 +63,7 @@ func TestOldTurnsAreSummarized(t *testing.T) {
 // A summary is dropped when the conversation changed meanwhile, and no turn is lost.
 func TestSummaryLosesAgainstConcurrentTurn(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, longAnswer(85))
 	w.role.Window = 4096
 	g := New(subjects.Generator, shippedConfig())
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -92,6 +92,38 @@ func TestSummaryLosesAgainstConcurrentTurn(t *testing.T) {
 	}
 	if got := w.Logged(); len(got) != 1 || !errors.Is(got[0], actor.ErrChanged) {
 		t.Errorf("noted: %v", got)
+	}
+}
+
+// TestDeletionDuringSummary: a conversation that the user deletes while a summary of it is made leaves no text.
+func TestDeletionDuringSummary(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t, longAnswer(85))
+	w.role.Window = 4096
+	g := New(subjects.Generator, shippedConfig())
+	var once sync.Once
+	w.summary = waitOnMarshal{func() {
+		once.Do(func() {
+			if r, err := w.change(g, "s1", subjects.SessionDelete); err != nil || r.Turns == 0 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}}
+	for i := 0; !w.conversation("s1").Deleted; i++ {
+		if err := w.ask(g, "s1", fmt.Sprint("q", i), "My secret is heron", 1); err != nil || i > 20 {
+			t.Fatal(i, err)
+		}
+		g.summaries.running.Wait()
+	}
+	store := w.Out().Store(bucket)
+	keys, err := store.Keys(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if data, _, err := store.Get(t.Context(), key); err != nil || strings.Contains(string(data), "heron") {
+			t.Errorf("%s after the deletion: %.200s, %v", key, data, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package memory
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -319,6 +320,33 @@ func TestPin(t *testing.T) {
 		return r.What == "pinned"
 	}) {
 		t.Errorf("recalled as %+v, %v", r.Hits, err)
+	}
+}
+
+// TestForgetAgain: a memory from a backup forgets what it was made to forget later, and does not learn it again.
+func TestForgetAgain(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	kept, gone := w.storeFact("The bicycle stands in the cellar."), w.storeFact("The address of Anna is Rome.")
+	answer := w.storeAnswer("q1", answer1().Query, answer1().Answer)
+	cfg := w.m.cfg
+	w.close()
+	later := deriveID(subjects.KindEngram, "q2", "generator") // of an answer after the backup
+	data := filepath.Dir(filepath.Dir(w.path))
+	if err := ForgetAgain(t.Context(), data, []string{gone, later, "unknown"},
+		[]Answer{{"q1", "generator"}, {"q2", "generator"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.open(cfg)
+	r := answer1()
+	r.QueryID = "q2"
+	if err := w.deliverAnswer("generator", r); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]int{kept: 1, answer: 1, gone: 0, later: 0} {
+		if found, err := w.db.Get(t.Context(), id); err != nil || len(found) != want {
+			t.Errorf("%s: %d entries, %v, want %d", id, len(found), err, want)
+		}
 	}
 }
 

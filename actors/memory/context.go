@@ -34,7 +34,7 @@ const (
 // normalizeQuery rejects.
 func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) (none subjects.ToolResult, err error) {
 	most := q.Max
-	q.Whole, q.trusted, q.Max = true, true, maxTop // questions and answers are left out of what is found
+	q.Whole, q.own, q.Max = true, true, maxTop // questions and answers are left out of what is found
 	if err := normalizeQuery(&q.MemoryQuery, m.cfg); err != nil {
 		return none, err
 	}

@@ -129,6 +129,21 @@ func TestOwnStatementsDoNotRepeatTheMessage(t *testing.T) {
 	}
 }
 
+// A question that was asked before, right behind a statement, does not bring the statement: only what the statement
+// itself says counts.
+func TestOwnStatementsAreNotLiftedByTheirNeighbours(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	w.storeAnswer("q1", "My dog is called Bruno.", "A fine name.")
+	w.storeAnswer("q2", "What is the capital of France?", "Paris is the capital of France.")
+	if res := w.ownStatements("What is the capital of France?"); len(res.Recalls) != 0 {
+		t.Errorf("shown: %s", res.Result)
+	}
+	if res := w.ownStatements("Which dog is called Bruno?"); len(res.Recalls) != 1 {
+		t.Errorf("shown for its own question: %s", res.Result)
+	}
+}
+
 // A model is shown who said a fact when it was not the user.
 func TestOwnStatementsShowTheSpeaker(t *testing.T) {
 	t.Parallel()

@@ -2,10 +2,13 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"conclave/actors/memory/recall"
+	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -58,7 +61,7 @@ func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, b
 	m.removeFromIndex(all)
 	done.Changed = len(all)
 	return done, m.emitStored(ctx, out, subjects.MemoryEvent{
-		Action: "forgotten", IDs: ids, Why: "the user wanted it",
+		Action: ActionForgotten, IDs: ids, Why: "the user wanted it",
 		By: by,
 	})
 }
@@ -123,4 +126,29 @@ func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.Memo
 		}
 	}
 	return ids, nil
+}
+
+// ActionForgotten is the action of events about entries that were forgotten.
+const ActionForgotten = "forgotten"
+
+// Answer identifies an answer in the event log.
+type Answer struct{ Query, Respondent string }
+
+// ForgetAgain deletes the entries with these ids from the database in a data folder that no actor has open, and notes
+// for those of the answers that have such an id that they are forgotten, so that their events do not store them again.
+func ForgetAgain(ctx context.Context, data string, ids []string, answers []Answer) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	db, err := store.Open(ctx, DatabaseFile(data), store.Options{Now: time.Now})
+	if err != nil {
+		return err
+	}
+	_, err = db.Forget(ctx, ids...)
+	for _, a := range answers {
+		if slices.Contains(ids, deriveID(subjects.KindEngram, a.Query, a.Respondent)) {
+			err = errors.Join(err, db.ForgetAnswer(ctx, a.Query, a.Respondent))
+		}
+	}
+	return errors.Join(err, db.Close(ctx))
 }

@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
+	"conclave/pkg/datatest"
 	"conclave/pkg/model/wire"
 	"conclave/subjects"
 )
@@ -43,7 +44,7 @@ type fixture struct {
 	m    *Memory
 	db   *store.Store
 	path string
-	hash Hasher
+	hash actor.Hasher
 
 	mu          sync.Mutex
 	now         time.Time
@@ -86,19 +87,13 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	return w
 }
 
-// emptyDatabase is the file of a memory with nothing in it. Copying it is quicker than making one for each test.
-var emptyDatabase = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "conclave-memory-")
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, "memory.duckdb")
+// emptyDatabase is the file of a memory with nothing in it.
+var emptyDatabase = datatest.MakeOnce(func(path string) error {
 	db, err := store.Open(context.Background(), path, store.Options{})
-	if err == nil {
-		err = db.Close(context.Background())
+	if err != nil {
+		return err
 	}
-	file, rerr := os.ReadFile(path)
-	return file, errors.Join(err, rerr, os.RemoveAll(dir))
+	return db.Close(context.Background())
 })
 
 func (w *fixture) open(cfg Config) {

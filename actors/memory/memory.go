@@ -39,21 +39,12 @@ const (
 	defaultDims = 768     // of a vector, until an embedding model has made one
 )
 
-// Audit is the audit log of the actor.
-type Audit interface {
-	actor.AuditLog
-	Close(ctx context.Context) error
-}
-
-// Hasher makes the keyed hash of a request.
-type Hasher interface{ Hash(params []byte) string }
-
 // Memory is the actor.
 type Memory struct {
 	cfg   Config
-	audit Audit
+	audit actor.Audit
 	gate  *actor.Gate
-	hash  Hasher
+	hash  actor.Hasher
 	cache *recall.Cache
 	now   func() time.Time
 	data  string // the data folder, of whose damage it tells readers that have another one
@@ -92,9 +83,9 @@ type Memory struct {
 // newMemory returns the actor on an open database and builds its index: when it returns, every entry can be recalled,
 // by its words as soon as the backfill has indexed them.
 // On an error the caller still owns db. cfg must be valid.
-func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory,
-	error,
-) {
+func newMemory(ctx context.Context, cfg Config, db *store.Store, a actor.Audit, h actor.Hasher,
+	now func() time.Time,
+) (*Memory, error) {
 	m := &Memory{
 		cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h,
 		backfillWake: make(chan struct{}, 1), now: now, cache: recall.NewCache(now),
@@ -116,14 +107,14 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 // Open returns the actor on the database in the data folder; it never returns nil. When the database cannot be opened,
 // or memory is switched off, the actor replies to every request with the reason; the rest of the system works on. A
 // rewrite that the last shutdown left undone is done first. cfg must be valid.
-func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
+func Open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.Hasher) *Memory {
 	m := open(ctx, cfg, data, a, h)
 	m.data = data
 	return m
 }
 
 // open is Open without the field data.
-func open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
+func open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.Hasher) *Memory {
 	if !cfg.Enabled {
 		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
 		m.disabled = true
@@ -171,7 +162,7 @@ func reportDamage(data string, err error) error {
 
 // newUnavailable returns an actor without a database. It consumes no events, so that they wait in the stream, and
 // replies to every request with the reason.
-func newUnavailable(reason error, a Audit, h Hasher) *Memory {
+func newUnavailable(reason error, a actor.Audit, h actor.Hasher) *Memory {
 	return &Memory{
 		unavailable: subjects.Faultf(subjects.CodeUnavailable, "memory is unavailable: %v", reason),
 		audit:       a, gate: newGate(a, Config{}), hash: h, now: time.Now,

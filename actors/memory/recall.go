@@ -35,7 +35,7 @@ type recallRequest struct {
 	tool    string // "" = a request of the user
 	session string
 	queryID string // the user's question that the recall is for
-	trusted bool   // trusted entries only
+	own     bool   // for the user's own statements: trusted entries only, each for what it says itself
 }
 
 // act describes a read for the audit log.
@@ -125,7 +125,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 			text.OneLine(err.Error(), 200)})
 	}
 	// Segments for the user and for agents are cached apart, because a model selected those of agents.
-	scope := fmt.Sprintf("%t %s %d %t %t %t", q.tool == "", q.Kind, q.Max, q.Whole, q.All, q.trusted)
+	scope := fmt.Sprintf("%t %s %d %t %t %t", q.tool == "", q.Kind, q.Max, q.Whole, q.All, q.own)
 	key := recall.Key{Text: q.Query, Vector: vector, Scope: scope}
 	generation := m.cache.Generation()
 	if r, ok := m.cache.Get(key); ok && !q.Fresh {
@@ -134,7 +134,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	}
 	found, err := m.searchIndex(recall.Query{
 		Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All,
-		Trusted: q.trusted, Names: max(m.cfg.Results, q.Max), Top: q.Max,
+		Trusted: q.own, Alone: q.own, Names: max(m.cfg.Results, q.Max), Top: q.Max,
 	})
 	if err != nil {
 		return done, fmt.Errorf("searching: %w", err)

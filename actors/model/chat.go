@@ -42,7 +42,7 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 		from: newRequester(in.From, in.Session, in.Body.Background),
 	}
 	c.send = func(p subjects.ChatChunk) error {
-		c.sent = c.sent || p.Notice == "" && p.Reading == nil
+		c.sent = c.sent || p.Content != "" || p.Thinking != "" || len(p.ToolCalls) > 0 || p.Done
 		return send(p)
 	}
 	s := selection{role: in.Body.Role, hint: in.Body.Hint, model: in.Body.Model, now: c.begun, from: c.from}
@@ -164,6 +164,10 @@ func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, r model.
 	if err := p.Check(); err != nil {
 		return last, false, err
 	}
+	// before the queue: a caller that stops waiting must know who may have got the prompt
+	if err := c.send(subjects.ChatChunk{Model: t.name, Remote: t.host()}); err != nil {
+		return last, false, err
+	}
 	observe := func(turn context.Context) (model.Chunk, error) {
 		return m.observeReply(turn, t, c.in.Body.Role, c.in.Query, r, c.from.priority, c.send)
 	}
@@ -237,7 +241,7 @@ const minShownReading = time.Second
 func (m *Model) streamReply(turn context.Context, t target, r model.Request, send sendFunc) (last model.Chunk,
 	err error,
 ) {
-	size, sent := 0, false
+	size, sent, forwarded := 0, false, false
 	sendNoted := func(c subjects.ChatChunk) error {
 		sent = true
 		return send(c)
@@ -247,6 +251,12 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 			return model.Chunk{}, preemptionError(turn, err, sent)
 		}
 		if host := c.Final.RemoteHost; host != "" && !t.isDemo {
+			if host != t.host() && !forwarded {
+				forwarded = true
+				if err := send(subjects.ChatChunk{Model: t.name, Remote: host}); err != nil {
+					return model.Chunk{}, err
+				}
+			}
 			if err := m.checkRemote(t.name, t.backendName, host); err != nil {
 				return model.Chunk{}, err
 			}
@@ -256,9 +266,7 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 				t.name, maxReply>>20)
 		}
 		if c.Done { // a complete reply is used although its turn may just have been preempted
-			if !t.isDemo {
-				c.Final.RemoteHost = cmp.Or(c.Final.RemoteHost, t.server.remoteHost, t.info.Remote, t.machine)
-			}
+			c.Final.RemoteHost = cmp.Or(c.Final.RemoteHost, t.host())
 			_, err := encodeChunk(model.Chunk{Calls: c.Calls}) // before the outcome is recorded as ok
 			return c, err
 		}

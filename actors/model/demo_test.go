@@ -101,7 +101,8 @@ func TestDemoModel(t *testing.T) {
 		})
 		r.err = err
 		if err == nil {
-			err = json.Unmarshal([]byte(text), &r.last)
+			lines := strings.Split(strings.TrimSpace(text), "\n")
+			err = json.Unmarshal([]byte(lines[len(lines)-1]), &r.last)
 		}
 		if err != nil && r.err == nil {
 			t.Fatal(err)

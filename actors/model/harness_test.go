@@ -162,6 +162,7 @@ func (w *harness) auditSummary() string {
 
 // reply is the result of a chat.
 type reply struct {
+	asked  []string // hosts that were named before they were asked, "" = this machine
 	pieces []subjects.ChatChunk
 	text   string
 	last   subjects.ChatChunk
@@ -188,6 +189,10 @@ func (w *harness) askAs(from, query string, q subjects.ChatRequest) (r reply) {
 		var c subjects.ChatChunk
 		if err := json.Unmarshal([]byte(line), &c); err != nil {
 			w.t.Fatalf("piece %s: %v", line, err)
+		}
+		if c.Model != "" && !c.Done {
+			r.asked = append(r.asked, c.Remote)
+			continue
 		}
 		r.pieces = append(r.pieces, c)
 		r.text += c.Content

@@ -22,23 +22,14 @@ import (
 	"conclave/subjects"
 )
 
-// Audit stores audit records.
-type Audit interface {
-	actor.AuditLog
-	Close(ctx context.Context) error
-}
-
-// Hasher computes the keyed hash of the content of a request.
-type Hasher interface{ Hash(params []byte) string }
-
 // Model is the actor.
 type Model struct {
 	cfg     Config
 	servers map[string]*server
 	demo    *server // nil = no demo model
-	audit   Audit
+	audit   actor.Audit
 	gate    *actor.Gate
-	hash    Hasher
+	hash    actor.Hasher
 	calls   calls
 	meter   *meter
 	swaps   swaps
@@ -58,7 +49,7 @@ type Model struct {
 
 // New returns a model actor for the given backends, by the name of their server in cfg; a configured server without a
 // backend is not used. demo is the built-in demo model, nil for none. cfg must be valid.
-func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Audit, h Hasher) *Model {
+func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a actor.Audit, h actor.Hasher) *Model {
 	m := &Model{
 		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h, tasks: make(chan task, maxTasks),
 		gate: &actor.Gate{

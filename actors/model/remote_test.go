@@ -32,34 +32,39 @@ func TestRemoteModelIsDenied(t *testing.T) {
 		allow       []string
 		code        string
 		trail       string
-		requests    int
+		asked       []string // hosts that the caller is told, before the outcome
 	}{
-		{"a cloud tag", "deep:cloud", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
-		{"a tag that ends so", "gpt-oss:120b-cloud", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
-		{"in capitals", "gpt-oss:120b-CLOUD", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
+		{"a cloud tag", "deep:cloud", nil, subjects.CodeModelRemote, "before denied model_remote", nil},
+		{"a tag that ends so", "gpt-oss:120b-cloud", nil, subjects.CodeModelRemote, "before denied model_remote", nil},
+		{"in capitals", "gpt-oss:120b-CLOUD", nil, subjects.CodeModelRemote, "before denied model_remote", nil},
 		{
 			"with the tag that goes without saying", "x-cloud:latest", nil, subjects.CodeModelRemote,
-			"before denied model_remote", 0,
+			"before denied model_remote", nil,
 		},
-		{"the server says so", "sly", nil, subjects.CodeModelRemote, "before denied model_remote", 0},
+		{"the server says so", "sly", nil, subjects.CodeModelRemote, "before denied model_remote", nil},
 		{
 			"another one is allowed", "sly",
 			[]string{"deep:cloud", "sl", "*"},
 			subjects.CodeModelRemote,
-			"before denied model_remote", 0,
+			"before denied model_remote", nil,
 		},
 		{"it turns out in the reply", "relayed", nil, subjects.CodeModelRemote, "before allowed, after denied " +
-			"model_remote", 1},
-		{"allowed by name", "sly", []string{"sly"}, "", "before allowed, after ok", 1},
-		{"allowed, a cloud tag", "deep:cloud", []string{"deep:cloud"}, "", "before allowed, after ok", 1},
-		{"allowed, seen in the reply", "relayed", []string{"relayed:latest"}, "", "before allowed, after ok", 1},
+			"model_remote", []string{"", host}},
+		{"allowed by name", "sly", []string{"sly"}, "", "before allowed, after ok", []string{host}},
+		{"allowed, a cloud tag", "deep:cloud", []string{"deep:cloud"}, "", "before allowed, after ok", []string{""}},
+		{
+			"allowed, seen in the reply", "relayed",
+			[]string{"relayed:latest"},
+			"", "before allowed, after ok",
+			[]string{"", host},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			allow := slices.DeleteFunc(slices.Clone(tt.allow), func(s string) bool { return s == "*" })
 			w := newHarness(t, script(), func(c *model.Config) { c.Remote = allow }, sly)
 			r := w.ask(subjects.ChatRequest{Model: tt.model, Stream: false})
-			if r.code() != tt.code || len(w.srv.Requests()) != tt.requests {
+			if r.code() != tt.code || len(w.srv.Requests()) != min(len(tt.asked), 1) {
 				t.Fatalf("%v, %d requests", r.err, len(w.srv.Requests()))
 			}
 			if tt.code != "" && (!strings.Contains(r.err.Error(), `allow_remote: ["`+tt.model+`"]`) ||
@@ -67,8 +72,8 @@ func TestRemoteModelIsDenied(t *testing.T) {
 				t.Errorf("told %v, and %q", r.err, r.text)
 			}
 			if r := w.ask(subjects.ChatRequest{Model: tt.model, Stream: true}); r.code() != tt.code ||
-				r.last.Done != (tt.code == "") {
-				t.Errorf("streamed: %v, %+v", r.err, r.last)
+				r.last.Done != (tt.code == "") || !slices.Equal(r.asked, tt.asked) {
+				t.Errorf("streamed: %v, %+v, asked %q", r.err, r.last, r.asked)
 			}
 			if tt.code == "" && tt.model == "relayed" && r.last.Remote != host {
 				t.Errorf("where it went is not told: %+v", r.last)

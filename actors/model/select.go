@@ -53,6 +53,14 @@ func (t target) describePlace() string {
 	return t.name + " on this machine"
 }
 
+// host is the host that gets the prompts, "" for this machine.
+func (t target) host() string {
+	if t.isDemo {
+		return ""
+	}
+	return cmp.Or(t.server.remoteHost, t.info.Remote, t.machine)
+}
+
 // end gives back the place of a call. It may be called again.
 func (t target) end() {
 	if t.release != nil {

@@ -36,8 +36,8 @@ func candidatesOf(s subjects.Subtask, labels *subjects.Labels) (out []candidate)
 // rejects says why a candidate is not kept; "" = it is.
 func (c candidate) rejects(all *subjects.Labels, state string) string {
 	switch {
-	case state == subjects.TaskCanceled:
-		return "the task was canceled"
+	case state == subjects.TaskStopped:
+		return "the task was stopped"
 	case c.quality != subjects.QualityVerified && c.quality != subjects.QualityInferred:
 		return "it is uncertain"
 	case !c.trusted || all == nil || all.Trust != subjects.Trusted:

@@ -123,7 +123,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 		o.controls.change(q.TaskID, q.Action)
 		state := map[string]string{
 			subjects.ChangePause:  subjects.TaskPaused,
-			subjects.ChangeResume: subjects.TaskRunning, subjects.ChangeCancel: subjects.TaskCanceled,
+			subjects.ChangeResume: subjects.TaskRunning, subjects.ChangeCancel: subjects.TaskStopped,
 		}[q.Action]
 		return subjects.TaskChanged{TaskID: q.TaskID, State: state}, nil
 	})

@@ -24,29 +24,20 @@ import (
 	"conclave/subjects"
 )
 
-// Audit is the audit log of the actor.
-type Audit interface {
-	actor.AuditLog
-	Close(ctx context.Context) error
-}
-
-// Hasher makes the keyed hash of a request.
-type Hasher interface{ Hash(params []byte) string }
-
 // Orchestrator is the actor. Several may run, in one process or in many: they share the consumer of tasks.
 type Orchestrator struct {
 	respondent.Respondent[taskRecord]
 	cfg      Config
-	audit    Audit
+	audit    actor.Audit
 	gate     *actor.Gate
-	hash     Hasher
+	hash     actor.Hasher
 	models   agent.Models
 	controls controls
 	slots    chan struct{} // one for each task that runs
 }
 
 // New returns an orchestrator. cfg must be valid.
-func New(cfg Config, a Audit, h Hasher) *Orchestrator {
+func New(cfg Config, a actor.Audit, h actor.Hasher) *Orchestrator {
 	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
 		return "user"
 	}, NotDone: "the task was not changed", Done: "the task was changed"}

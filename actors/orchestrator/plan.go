@@ -76,7 +76,8 @@ type plannedSubtask struct {
 var errEmptyPlan = errors.New("the plan has no subtasks")
 
 // parsePlan reads a plan of the model: the new subtasks, each waiting. existing are those of the plan that it extends;
-// new ones may depend on them. The error says what is wrong, for the model. A plan without subtasks is errEmptyPlan.
+// new ones may depend on them, and get other ids where theirs are taken, see [renameTaken]. The error says what is
+// wrong, for the model. A plan without new subtasks is errEmptyPlan.
 func parsePlan(reply string, existing []subjects.Subtask) ([]subjects.Subtask, error) {
 	raw := extractObject(reply)
 	if err := compiledPlan.ValidateJSON(raw); err != nil {
@@ -87,9 +88,6 @@ func parsePlan(reply string, existing []subjects.Subtask) ([]subjects.Subtask, e
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return nil, errors.New("the plan is not the JSON object of the schema")
-	}
-	if len(p.Subtasks) == 0 {
-		return nil, errEmptyPlan
 	}
 	out := make([]subjects.Subtask, 0, len(p.Subtasks))
 	for _, s := range p.Subtasks {
@@ -103,7 +101,42 @@ func parsePlan(reply string, existing []subjects.Subtask) ([]subjects.Subtask, e
 			Hint:      s.Hint, Tools: s.Tools, Verify: v, State: subjects.SubtaskWaiting,
 		})
 	}
+	if out = renameTaken(out, existing); len(out) == 0 {
+		return nil, errEmptyPlan
+	}
 	return out, checkPlan(out, existing)
+}
+
+// renameTaken gives new subtasks other ids where existing ones have theirs, and leaves out those that repeat one that
+// is done: models extend a plan by writing it again.
+func renameTaken(added, existing []subjects.Subtask) []subjects.Subtask {
+	isTaken := func(id string) bool {
+		hasID := func(s subjects.Subtask) bool { return s.ID == id }
+		return slices.ContainsFunc(existing, hasID) || slices.ContainsFunc(added, hasID)
+	}
+	for _, old := range existing {
+		if old.State == subjects.SubtaskDone {
+			added = slices.DeleteFunc(added, func(s subjects.Subtask) bool { return s.ID == old.ID })
+			continue
+		}
+		at := slices.IndexFunc(added, func(s subjects.Subtask) bool { return s.ID == old.ID })
+		if at < 0 {
+			continue
+		}
+		id := old.ID
+		for n := 2; isTaken(id); n++ {
+			id = fmt.Sprintf("%s-%d", old.ID, n)
+		}
+		added[at].ID = id
+		for i := range added {
+			for j, d := range added[i].DependsOn {
+				if d == old.ID {
+					added[i].DependsOn[j] = id
+				}
+			}
+		}
+	}
+	return added
 }
 
 // maxPlanText bounds the instructions of a subtask and the code of its verification, in bytes.

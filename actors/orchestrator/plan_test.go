@@ -108,15 +108,22 @@ func TestParsePlan(t *testing.T) {
 	}
 }
 
-// An extended plan may depend on subtasks that are there, and may not replace them.
+// An extended plan may depend on subtasks that are there, and replaces none of them: what repeats one that is done is
+// left out, and a new one gets another id where its own is taken.
 func TestExtendedPlan(t *testing.T) {
 	t.Parallel()
 	before := []subjects.Subtask{{ID: "a", State: subjects.SubtaskDone}}
 	if _, err := parsePlan(planJSON(subtaskJSON("b", "a")), before); err != nil {
 		t.Error(err)
 	}
-	if _, err := parsePlan(planJSON(subtaskJSON("a")), before); err == nil {
-		t.Error("a subtask was replaced")
+	before = append(before, subjects.Subtask{ID: "b", State: subjects.SubtaskFailed},
+		subjects.Subtask{ID: "b-2", State: subjects.SubtaskSkipped})
+	got, err := parsePlan(planJSON(subtaskJSON("a"), subtaskJSON("b", "a"), subtaskJSON("c", "b")), before)
+	if err != nil || len(got) != 2 || got[0].ID != "b-3" || got[0].DependsOn[0] != "a" || got[1].DependsOn[0] != "b-3" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := parsePlan(planJSON(subtaskJSON("a")), before); !errors.Is(err, errEmptyPlan) {
+		t.Errorf("a plan that repeats what is done: %v", err)
 	}
 	if _, err := parsePlan(planJSON(), before); !errors.Is(err, errEmptyPlan) {
 		t.Errorf("%v", err)

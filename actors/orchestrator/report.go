@@ -130,7 +130,7 @@ func (t *task) Respond(ctx context.Context, cause error) (p respondent.Pending, 
 	state, report := "", ""
 	switch {
 	case errors.Is(cause, agent.ErrCanceled):
-		state, cause = subjects.TaskCanceled, nil
+		state, cause = subjects.TaskStopped, nil
 	case cause != nil:
 		state = subjects.TaskFailed
 	default:
@@ -206,13 +206,17 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 		report = assembleReport(r.Subtasks)
 	}
 	switch {
-	case state == subjects.TaskCanceled:
+	case state == subjects.TaskStopped:
+		res.Notes = append(res.Notes, subjects.Note{
+			Code: subjects.NoteStopped, Text: "stopped before the task was finished",
+		})
 		report = strings.TrimSpace("Stopped by you before the task was finished.\n\n" + report)
 	case failure != nil:
 		fault, words := explain(failure)
 		res.Error, report = fault, strings.TrimSpace(report+"\n\n"+words)
-	case report == "":
-		report = "The task failed: no subtask has a result."
+	case state == subjects.TaskFailed:
+		res.Error = subjects.Faultf(subjects.CodeTaskFailed, "no subtask is done")
+		report = cmp.Or(report, "The task failed: no subtask has a result.")
 	}
 	if t.tokensLeft() == 0 && failure == nil {
 		fault, words := explain(errNoTokens)

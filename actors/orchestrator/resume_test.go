@@ -370,7 +370,7 @@ func TestCancel(t *testing.T) {
 	res := w.onlyResponse()
 	task := w.stored("q1")
 	if !res.Partial || !strings.HasPrefix(res.Answer, "Stopped by you") || !strings.Contains(res.Answer, "It is 42.") ||
-		task.State != subjects.TaskCanceled || task.Subtasks[1].State != subjects.SubtaskSkipped {
+		task.State != subjects.TaskStopped || task.Subtasks[1].State != subjects.SubtaskSkipped {
 		t.Errorf("%q, %+v", res.Answer, task)
 	}
 	if len(w.audit) != 2 || w.audit[0].Phase != subjects.AuditBefore || w.audit[0].Reason != subjects.ChangeCancel ||
@@ -402,7 +402,7 @@ func TestQueryCancel(t *testing.T) {
 	if err := w.give(o, "s1", "q1", "Do it"); err != nil {
 		t.Fatal(err)
 	}
-	if w.onlyResponse(); w.stored("q1").State != subjects.TaskCanceled || len(w.asked) > 0 {
+	if w.onlyResponse(); w.stored("q1").State != subjects.TaskStopped || len(w.asked) > 0 {
 		t.Errorf("%+v", w.stored("q1"))
 	}
 }

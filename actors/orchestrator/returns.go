@@ -34,6 +34,9 @@ var returnSchema = jsonschema.Literal(`{
 
 var compiledReturn = mustCompile(returnSchema)
 
+// minCopied is how many words of the prompt a summary must repeat to count as copied.
+const minCopied = 6
+
 // maxSentences bounds the summary of a return.
 const maxSentences = 3
 
@@ -43,8 +46,9 @@ type artifactRules struct {
 	written []string // files that the agent's tools reported, absolute
 }
 
-// parseReturn reads and checks a return of a model. The error says what is wrong, for the model.
-func parseReturn(reply string, files artifactRules) (subjects.AgentReturn, error) {
+// parseReturn reads and checks a return of a model. The error says what is wrong, for the model. With isLast a summary
+// that is too long is cut instead: it was not made shorter when it was asked for.
+func parseReturn(reply string, files artifactRules, isLast bool) (subjects.AgentReturn, error) {
 	var r subjects.AgentReturn
 	raw := extractObject(reply)
 	if err := compiledReturn.ValidateJSON(raw); err != nil {
@@ -53,8 +57,15 @@ func parseReturn(reply string, files artifactRules) (subjects.AgentReturn, error
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return r, errors.New("the reply is not the JSON object of the schema")
 	}
-	if n := len(text.Sentences(r.Summary, maxSentences+1)); n > maxSentences {
+	spans := text.Sentences(r.Summary, maxSentences+1)
+	switch {
+	case len(spans) > maxSentences && isLast:
+		r.Summary = strings.TrimSpace(r.Summary[:spans[maxSentences].From])
+	case len(spans) > maxSentences:
 		return r, fmt.Errorf("the summary has more than %d sentences", maxSentences)
+	case len(strings.Fields(r.Summary)) >= minCopied &&
+		strings.Contains(text.Fold(readPrompt("return")), strings.TrimRight(text.Fold(r.Summary), ".")):
+		return r, errors.New("the summary repeats the instruction: write the result itself")
 	}
 	r.FailureReason = strings.TrimSpace(r.FailureReason)
 	if r.Status == subjects.ReturnFailed && r.FailureReason == "" {

@@ -35,6 +35,11 @@ func TestParseReturn(t *testing.T) {
 		{"null reason", with(`"failure_reason":""`, `"failure_reason":null`), ""},
 		{"three sentences", with("It is 42.", "One. Two. Three."), ""},
 		{"four sentences", with("It is 42.", "One. Two. Three. Four."), "more than 3 sentences"},
+		{
+			"a copied instruction", with("It is 42.", "The facts, figures and names that the agent found."),
+			"repeats the instruction",
+		},
+		{"a short answer", with("It is 42.", "None."), ""},
 		{"free text", "I did it.", "not the JSON object"},
 		{"another status", with(`"success"`, `"done"`), "must be one of"},
 		{"another quality", with(`"inferred"`, `"certain"`), "must be one of"},
@@ -64,7 +69,7 @@ func TestParseReturn(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseReturn(tt.in, files)
+			got, err := parseReturn(tt.in, files, false)
 			if tt.wrong == "" && err != nil || tt.wrong != "" &&
 				(err == nil || !strings.Contains(err.Error(), tt.wrong)) {
 				t.Fatalf("error %v, want %q", err, tt.wrong)
@@ -76,7 +81,11 @@ func TestParseReturn(t *testing.T) {
 			}
 		})
 	}
-	if _, err := parseReturn(artifact("a.py"), artifactRules{}); err == nil {
+	long := with("It is 42.", "One is. Two is. Three is. Four is.")
+	if got, err := parseReturn(long, files, true); err != nil || got.Summary != "One is. Two is. Three is." {
+		t.Errorf("the last attempt: %q, %v", got.Summary, err)
+	}
+	if _, err := parseReturn(artifact("a.py"), artifactRules{}, false); err == nil {
 		t.Error("a relative path without a working folder")
 	}
 }
@@ -116,7 +125,7 @@ func FuzzParseReturn(f *testing.F) {
 	f.Add(goodReturn)
 	f.Add(`{"status":"failed"`)
 	f.Fuzz(func(t *testing.T, in string) {
-		r, err := parseReturn(in, artifactRules{})
+		r, err := parseReturn(in, artifactRules{}, false)
 		if err == nil && (r.Summary == "" || len(r.Artifacts) > 0) {
 			t.Errorf("%+v", r)
 		}

@@ -398,7 +398,7 @@ func (w *worker) requestReturn(ctx context.Context) (subjects.AgentReturn, error
 	}
 	files := artifactRules{work: w.t.workFolder(), written: w.record.Artifacts}
 	var invalid error
-	for range planRetries + 1 {
+	for attempt := range planRetries + 1 {
 		reply, err := w.t.askJSON(ctx, jsonRequest{
 			role: roleOf(w.subtask.Agent), hint: w.subtask.Hint,
 			messages: messages, schema: returnSchema,
@@ -406,7 +406,7 @@ func (w *worker) requestReturn(ctx context.Context) (subjects.AgentReturn, error
 		if err != nil {
 			return subjects.AgentReturn{}, fmt.Errorf("asking for the return: %w", err)
 		}
-		ret, err := parseReturn(reply, files)
+		ret, err := parseReturn(reply, files, attempt == planRetries)
 		if err == nil {
 			return w.evidence().adjust(ret), nil
 		}

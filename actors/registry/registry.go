@@ -36,15 +36,6 @@ type Store interface {
 	WritePrincipals(principals []subjects.Principal) error
 }
 
-// Audit is the audit log of the actor.
-type Audit interface {
-	actor.AuditLog
-	Close(ctx context.Context) error
-}
-
-// Hasher makes the keyed hash of a request.
-type Hasher interface{ Hash(params []byte) string }
-
 // Config is what the registry gets from the configuration.
 type Config struct {
 	AuditTimeout time.Duration
@@ -55,9 +46,9 @@ type Config struct {
 type Registry struct {
 	server Server
 	store  Store
-	audit  Audit
+	audit  actor.Audit
 	gate   *actor.Gate
-	hash   Hasher
+	hash   actor.Hasher
 	data   string
 	stored bool // a list was stored, which may be empty after a revocation
 
@@ -74,7 +65,7 @@ type Registry struct {
 
 // New returns a registry with the stored list. It fails when the list cannot be read: without it a revoked principal
 // could come back.
-func New(cfg Config, server Server, store Store, a Audit, h Hasher) (*Registry, error) {
+func New(cfg Config, server Server, store Store, a actor.Audit, h actor.Hasher) (*Registry, error) {
 	list, err := store.ReadPrincipals()
 	if err != nil {
 		return nil, err

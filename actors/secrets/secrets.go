@@ -22,15 +22,6 @@ import (
 	"conclave/subjects"
 )
 
-// Audit is the audit log of the actor.
-type Audit interface {
-	actor.AuditLog
-	Close(ctx context.Context) error
-}
-
-// Hasher makes the keyed hash of a request.
-type Hasher interface{ Hash(params []byte) string }
-
 const (
 	caller = "broker" // the only account with a grant for secret.get; the subject does not name it
 	action = subjects.ActionSecretGet
@@ -40,13 +31,13 @@ const (
 type Secrets struct {
 	cfg   Config
 	ring  keyring.Ring
-	audit Audit
+	audit actor.Audit
 	gate  *actor.Gate
-	hash  Hasher
+	hash  actor.Hasher
 }
 
 // New returns an actor that reads from ring. cfg must be valid.
-func New(cfg Config, ring keyring.Ring, a Audit, h Hasher) *Secrets {
+func New(cfg Config, ring keyring.Ring, a actor.Audit, h actor.Hasher) *Secrets {
 	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string {
 		return "actor"
 	}, NotDone: "no credential was read", Done: "the credential was read"}

@@ -26,12 +26,6 @@ var (
 	calendarAddText string
 )
 
-// calendarWords are words by which users name their calendar.
-var calendarWords = []string{
-	"calendar", "calendars", "event", "events", "appointment", "appointments", "meeting",
-	"meetings", "schedule", "agenda", "birthday",
-}
-
 const (
 	calendarDays      = 14 // that are listed without to
 	maxCalendarEvents = 200
@@ -51,7 +45,6 @@ func calendarRead() *Tool {
 				"description": "an .ics file, or a folder of them, where there are several"}`),
 		facts: policy.Tool{
 			Name: "calendar_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Rare: calendarWords,
 			Args: policy.Args{
 				"path": {Role: policy.RoleID}, "from": {Role: policy.RoleSetting},
 				"to": {Role: policy.RoleSetting},
@@ -198,7 +191,7 @@ func calendarAdd() *Tool {
 				"description": "the .ics file, where there are several"}`),
 		facts: policy.Tool{
 			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
-			Preview: true, Rare: calendarWords,
+			Preview: true, Keeps: true,
 			Args: policy.Args{
 				"path": {Role: policy.RoleID}, "title": {Role: policy.RoleContent}, "start": {Role: policy.RoleTime},
 				"end":      {Role: policy.RoleTime},

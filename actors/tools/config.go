@@ -20,8 +20,10 @@ type Config struct {
 	WebSearch WebSearch
 	WebFetch  WebFetch
 	Workspace Workspace
-	Own       []netip.AddrPort  // endpoints of this system: no page is fetched from them
-	Web       *webclient.Client // fetches pages; nil = a client made from WebFetch and Own
+	// UndoFolder is where the state of files before a change is kept; "" = nowhere.
+	UndoFolder string
+	Own        []netip.AddrPort  // endpoints of this system: no page is fetched from them
+	Web        *webclient.Client // fetches pages; nil = a client made from WebFetch and Own
 }
 
 // WebSearch is the section web_search of the configuration.

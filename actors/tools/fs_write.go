@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,7 @@ func fsWrite() *Tool {
 			"append": {"type": "boolean", "description": "add the text at the end of the file"}`),
 		facts: policy.Tool{
 			Name: "fs_write", Zone: "tools", Known: true, Act: policy.ActChange, Paths: []string{"path"}, Preview: true,
+			Keeps: true,
 			Args: policy.Args{
 				"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent},
 				"append": {Role: policy.RoleSetting},
@@ -62,12 +64,12 @@ func fsWrite() *Tool {
 				}
 				return Output{Text: s}, nil
 			}
-			out, err := writeFile(c, a.Path, func() ([]byte, error) {
+			out, err := writeFile(c, a.Path, func(readOld oldReader) ([]byte, error) {
 				if !a.Append {
 					return []byte(a.Content), nil
 				}
-				old, err := readOld(c, a.Path)
-				return append(old, a.Content...), err
+				old, err := readOld()
+				return append(slices.Clip(old), a.Content...), err
 			})
 			if err != nil {
 				return Output{}, fileFailure("write", err)
@@ -77,21 +79,32 @@ func fsWrite() *Tool {
 	}
 }
 
+// contentMaker returns the content of a file that is written. It calls read for the content that is there, nil for a
+// new file, when it needs it.
+type contentMaker func(read oldReader) ([]byte, error)
+
+// oldReader returns the content of a file before it is written.
+type oldReader func() ([]byte, error)
+
 // writeFile writes the file and returns its path, its size and whether it is new. Text is appended by writing the whole
-// file again, so that it is atomic too: no other call writes to the folder from makeContent to the end.
-func writeFile(c Call, path string, makeContent func() ([]byte, error)) (Output, error) {
+// file again, so that it is atomic too: no other call writes to the folder from makeContent to the end. In capture mode
+// it keeps the state before and writes nothing.
+func writeFile(c Call, path string, makeContent contentMaker) (Output, error) {
 	if c.Folders == nil {
 		return Output{}, policy.ErrOutside
+	}
+	if c.Mode == subjects.ModeCapture {
+		return c.captureFile(path, makeContent)
 	}
 	if err := c.makeWorkFolder(path); err != nil {
 		return Output{}, err
 	}
 	var data []byte
 	var failed error
-	created, err := policy.ReplaceInside(path, func() ([]byte, error) {
-		data, failed = makeContent()
+	created, err := c.replaceFile(path, func(read oldReader) ([]byte, error) {
+		data, failed = makeContent(read)
 		return data, failed
-	}, c.Folders.Allowed, c.Folders.Closed)
+	})
 	if err := cmp.Or(failed, err); err != nil {
 		return Output{}, err
 	}
@@ -100,7 +113,11 @@ func writeFile(c Call, path string, makeContent func() ([]byte, error)) (Output,
 		Bytes   int    `json:"bytes"`
 		Created bool   `json:"created"`
 	}{path, len(data), created})
-	return Output{Text: string(report), Artifacts: []string{path}}, err
+	out := Output{Text: string(report), Artifacts: []string{path}}
+	if c.Change != nil {
+		out.Change = &subjects.ChangeRef{ID: c.Change.ID, Files: out.Artifacts}
+	}
+	return out, err
 }
 
 // errFileTooLarge means that a file is too large to be appended to or compared.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +27,6 @@ var (
 	notesAddText string
 )
 
-// noteWords are words by which users name their notes.
-var noteWords = []string{"note", "notes", "notebook", "memo", "list", "journal", "diary"}
-
 // notesRead returns the tool notes_read, under the path rules of the file tools.
 func notesRead() *Tool {
 	return &Tool{
@@ -39,7 +37,6 @@ func notesRead() *Tool {
 				"description": "one note, or a folder of notes, where there are several"}`),
 		facts: policy.Tool{
 			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Rare:    noteWords,
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "query": {Role: policy.RoleContent}},
 			About:   []string{"note", "notes"},
 			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
@@ -119,7 +116,7 @@ func notesAdd() *Tool {
 				"description": "the note, where there are several"}`),
 		facts: policy.Tool{
 			Name: "notes_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
-			Preview: true, Rare: noteWords,
+			Preview: true, Keeps: true,
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "text": {Role: policy.RoleContent}},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 64 << 10,
 		},
@@ -139,7 +136,9 @@ func notesAdd() *Tool {
 			}
 			added := fmt.Sprintf("\n## %s\n\n%s\n", c.Now.In(time.Local).Format("2006-01-02 15:04"),
 				strings.TrimSpace(a.Text))
-			return addToFile(c, a.Path, func(old []byte) ([]byte, error) { return append(old, added...), nil })
+			return addToFile(c, a.Path, func(old []byte) ([]byte, error) {
+				return append(slices.Clip(old), added...), nil
+			})
 		}),
 	}
 }
@@ -147,8 +146,8 @@ func notesAdd() *Tool {
 // addToFile writes a file with what change makes of its content, nil for a new one; in preview mode it returns the
 // difference and changes nothing.
 func addToFile(c Call, file string, change func(old []byte) ([]byte, error)) (Output, error) {
-	makeContent := func() ([]byte, error) {
-		old, err := readOld(c, file)
+	makeContent := func(read oldReader) ([]byte, error) {
+		old, err := read()
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +157,7 @@ func addToFile(c Call, file string, change func(old []byte) ([]byte, error)) (Ou
 		return change(old)
 	}
 	if c.Mode == subjects.ModePreview {
-		data, err := makeContent()
+		data, err := makeContent(func() ([]byte, error) { return readOld(c, file) })
 		if err != nil {
 			return Output{}, fileFailure("add", err)
 		}

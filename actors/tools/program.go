@@ -15,6 +15,7 @@ import (
 
 	"conclave/pkg/policy"
 	"conclave/pkg/sandbox"
+	"conclave/subjects"
 )
 
 // scratch is the folder in a working folder for what a tool itself writes. It is hidden, so its files are not
@@ -39,12 +40,31 @@ type codeFile struct {
 
 // runProgram runs a program in the sandbox and describes the outcome for the model: exit code, duration, changed files,
 // output. A program that fails is a result; a working folder or sandbox that cannot be used is a [Failure].
-func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, error) {
+//
+// In capture mode it keeps the state of the working folder and runs nothing; as a change it can be undone.
+func (c Call) runProgram(ctx context.Context, w Workspace, p program) (out Output, err error) {
+	if c.Mode == subjects.ModeCapture {
+		return c.captureFolder(ctx)
+	}
 	work, err := c.openWorkFolder()
 	if err != nil {
 		return Output{}, err
 	}
 	defer work.Close()
+	if c.Change != nil {
+		end, err := c.beginFolder(ctx)
+		if err != nil {
+			return Output{}, Failure("the program was not started: " + err.Error())
+		}
+		defer func() {
+			changed, failed := end()
+			out.Change = nil
+			if len(changed) > 0 {
+				out.Change = &subjects.ChangeRef{ID: c.Change.ID, Files: changed}
+			}
+			err = errors.Join(err, failed)
+		}()
+	}
 	for _, f := range p.files {
 		if err := writeInside(work, f); err != nil {
 			return Output{}, Failure(fmt.Sprintf("writing %s failed: %v", f.Path, err))
@@ -52,8 +72,8 @@ func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, e
 	}
 	live := lineEmitter{emit: c.Emit}
 	r, err := sandbox.Run(ctx, sandbox.Spec{
-		Args: p.args, Dir: c.Folders.Work, Closed: c.Folders.Closed, Env: programEnv(c.Folders.Work),
-		Stdin: []byte(p.stdin), Limits: w.Sandbox.limits(), Output: live.write,
+		Args: p.args, Dir: c.Folders.Work, ReadOnly: findPackages(work), Closed: c.Folders.Closed,
+		Env: programEnv(c.Folders.Work), Stdin: []byte(p.stdin), Limits: w.Sandbox.limits(), Output: live.write,
 	})
 	live.flush()
 	if err != nil {
@@ -63,6 +83,15 @@ func (c Call) runProgram(ctx context.Context, w Workspace, p program) (Output, e
 		return Output{}, context.Cause(ctx)
 	}
 	return Output{Text: describeRun(r, c.Folders.Work), Artifacts: r.Changed}, nil
+}
+
+// findPackages returns the folder of installed packages, if there is one. Its state is not kept, so that programs only
+// read it.
+func findPackages(work *os.Root) []string {
+	if info, err := work.Lstat(packageFolder); err != nil || !info.IsDir() {
+		return nil
+	}
+	return []string{filepath.Join(work.Name(), packageFolder)}
 }
 
 // openWorkFolder creates the working folder of the call when it is missing, and opens it.

@@ -59,7 +59,8 @@ func runCode(w Workspace, disabled string) *Tool {
 		disabled: disabled,
 		schema:   runCodeSchema(offered),
 		facts: policy.Tool{
-			Name: "run_code", Zone: "tools", Known: true, Act: policy.ActExecute,
+			Name: "run_code", Zone: "tools", Known: true, Keeps: true, Sandboxed: true,
+			Act: policy.ActExecute,
 			Args: policy.Args{
 				"language": {Role: policy.RoleOption, Values: slices.Clone(Languages)},
 				"code":     {Role: policy.RoleContent}, "stdin": {Role: policy.RoleContent},

@@ -30,7 +30,8 @@ func runShell(w Workspace, disabled string) *Tool {
 			}`),
 		},
 		facts: policy.Tool{
-			Name: "run_shell", Zone: "tools", Known: true, Act: policy.ActExecute,
+			Name: "run_shell", Zone: "tools", Known: true, Keeps: true, Sandboxed: true,
+			Act:     policy.ActExecute,
 			Args:    policy.Args{"command": {Role: policy.RoleContent}},
 			About:   []string{"shell", "command", "terminal"},
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),

@@ -36,6 +36,9 @@ type Call struct {
 	Hosts   *subjects.HostRules
 	Pages   bool                  // the caller may read pages
 	Folders *subjects.FolderRules // folders that files may be accessed in; nil = none
+	// Change is the change as which the call takes effect; nil = the state before is not kept.
+	Change  *changeOrder
+	changes *changeStore
 	// Emit publishes live output of a long run. It may be lost; the broker forwards it to the user while the call runs.
 	Emit func(text string)
 }
@@ -56,6 +59,7 @@ type Output struct {
 	// Artifacts are the absolute paths of the files that the run wrote. The broker drops those outside of
 	// [Call].Folders.
 	Artifacts []string
+	Change    *subjects.ChangeRef // that the call made, or whose state before it kept
 }
 
 // Tool is one tool: its schema for the model, its facts for the broker, and its code.
@@ -66,9 +70,15 @@ type Tool struct {
 	// disabled is why the tool cannot run on this machine and what to do; "" = it can. It is served, and every call
 	// fails.
 	disabled string
-	// probe returns why the tool's backend cannot be used now and what to do; "" = it can. Only a tool whose facts say
-	// [policy.Tool].Backend has one.
+	// probe asks the tool's backend and returns why it cannot be used now and what to do; "" = it can. Only a tool
+	// whose facts say [policy.Tool].Backend has one.
 	probe func(ctx context.Context) string
+
+	changes *changeStore // of a tool whose facts say [policy.Tool].Keeps
+
+	probeMu  sync.Mutex // held while the backend is probed
+	probedAt time.Time
+	problem  string // what the last probe returned
 
 	once sync.Once
 	key  *seal.Key // of this process, nil when the tool needs no credential
@@ -135,8 +145,15 @@ func newTools(c Config, providerURL string) []*Tool {
 		all = append(all, webFetch(c.WebFetch, web))
 	}
 	why := c.sandboxState()
-	return append(all, getLocation(c.Workspace), runCode(c.Workspace, why), runShell(c.Workspace, why),
+	all = append(all, getLocation(c.Workspace), runCode(c.Workspace, why), runShell(c.Workspace, why),
 		packageInstall(c.Workspace, why))
+	store := newChangeStore(c.UndoFolder, c.Workspace.Undo)
+	for _, t := range all {
+		if t.facts.Keeps {
+			t.changes = store
+		}
+	}
+	return all
 }
 
 // sandboxState returns why programs cannot be run on this machine, "" when they can. The self-test runs once per
@@ -198,17 +215,31 @@ func (t *Tool) Describe() (metadata map[string]string) {
 		metadata["key"] = a.Key
 	}
 	if t.probe != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
-		defer cancel()
-		if why := t.probe(ctx); why != "" {
+		if why := t.probeBackend(); why != "" {
 			metadata["unavailable"] = why
 		}
 	}
 	return metadata
 }
 
-// probeTimeout bounds a probe of a backend. The broker waits a second for a reply.
-const probeTimeout = 700 * time.Millisecond
+const (
+	// probeTimeout bounds a probe of a backend. The broker waits a second for a reply.
+	probeTimeout = 700 * time.Millisecond
+	// probeInterval is how long the result of a probe holds: anybody may ask for the metadata, as often as he likes.
+	probeInterval = 10 * time.Second
+)
+
+// probeBackend returns what the probe says, of the last probeInterval.
+func (t *Tool) probeBackend() string {
+	t.probeMu.Lock()
+	defer t.probeMu.Unlock()
+	if t.probedAt.IsZero() || time.Since(t.probedAt) > probeInterval {
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+		defer cancel()
+		t.problem, t.probedAt = t.probe(ctx), time.Now()
+	}
+	return t.problem
+}
 
 // announcedSchema returns the definition with the key of this process.
 func (t *Tool) announcedSchema() subjects.ToolSchema {
@@ -259,9 +290,19 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 	if in.Body.Mode == subjects.ModePreview && !t.facts.Preview {
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s has no preview", t.schema.Name)
 	}
+	switch mode := in.Body.Mode; {
+	case (mode == subjects.ModeCapture || mode == subjects.ModeUndo) && !t.facts.Keeps:
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s keeps no changes", t.schema.Name)
+	case mode == subjects.ModeUndo:
+		return t.serveChanges(ctx, in.Body, out.Now())
+	}
+	var change *changeOrder
+	if in.Body.Change != nil {
+		change = &changeOrder{*in.Body.Change}
+	}
 	got, err := t.runRecovering(ctx, Call{
 		Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts,
-		Pages: in.Body.Pages, Folders: in.Body.Folders,
+		Pages: in.Body.Pages, Folders: in.Body.Folders, Change: change, changes: t.changes,
 		Emit: t.newEmitter(ctx, in.Body.CallID, out, redact),
 	})
 	switch {
@@ -273,7 +314,7 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 	case err != nil:
 		return subjects.ToolResult{}, err
 	}
-	res := subjects.ToolResult{Result: redact(got.Text)}
+	res := subjects.ToolResult{Result: redact(got.Text), Change: got.Change}
 	for _, l := range got.Links {
 		if redact(l) == l {
 			res.Links = append(res.Links, l)

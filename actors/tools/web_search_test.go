@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,10 +51,13 @@ var (
 
 const asked = `{"query":"alpha beta"}`
 
-// TestDescribeTellsWhyBackendIsUnavailable: the process of web_search says in discovery whether its SearXNG answers.
+// TestDescribeTellsWhyBackendIsUnavailable: the process of web_search says in discovery whether its SearXNG answers,
+// and does not ask it each time.
 func TestDescribeTellsWhyBackendIsUnavailable(t *testing.T) {
 	t.Parallel()
+	var probes atomic.Int32
 	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		probes.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 	}))
@@ -64,12 +68,16 @@ func TestDescribeTellsWhyBackendIsUnavailable(t *testing.T) {
 	} {
 		c := tools.Config{WebSearch: tools.WebSearch{Provider: "searxng", SearXNG: tools.SearXNG{URL: at}}}
 		for _, x := range tools.Configured(c) {
+			x.Describe()
 			if got := x.Describe()["unavailable"]; x.Facts().Backend != (x.Name() == "web_search") ||
 				x.Name() == "web_search" && !strings.HasPrefix(got, want) || (got == "") != (want == "" ||
 				x.Name() != "web_search") {
 				t.Errorf("%s at %s: unavailable %q, want %q", x.Name(), at, got, want)
 			}
 		}
+	}
+	if n := probes.Load(); n != 1 {
+		t.Errorf("SearXNG was asked %d times", n)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
+	"conclave/pkg/undo"
 )
 
 // Workspace is the section tools of the configuration: the working folders of tasks, and the programs that tools run in
@@ -23,6 +24,7 @@ type Workspace struct {
 	// tool.
 	Registries []string         `yaml:"registries"`
 	Blocked    []BlockedCommand `yaml:"blocked"`  // shell commands that are not even tried
+	Undo       undo.Limits      `yaml:"undo"`     // what is kept of files before tools change them
 	Location   string           `yaml:"location"` // where the user is, for get_location; "" disables it
 }
 
@@ -80,6 +82,9 @@ func (w Workspace) Problems() (out strict.Problems) {
 	}
 	if len(w.Location) > maxLocation || w.Location != text.OneLine(w.Location, maxLocation) {
 		out.Add("location", "is not one line of at most %d bytes; write Oslo, Norway", maxLocation)
+	}
+	for _, p := range w.Undo.Problems() {
+		out.Add(strict.JoinPath("undo", p.Path), "%s", p.Text)
 	}
 	for i, b := range w.Blocked {
 		if strings.TrimSpace(b.Name) == "" {

@@ -7,11 +7,12 @@
 #
 # programs is a folder with conclave, live, plain and decide, built from one commit. Each stream writes <name>.out and
 # <name>.err into results, and done says how each ended and after how many seconds. Streams take the URLs in turn.
-# STREAMS="chat task" runs only these. Without it 13 servers are best.
+# STREAMS="chat task" runs only these. Without it 13 servers are best. TRANSCRIPTS=1 keeps every request and response of
+# the programs that take -transcript, in <name>.jsonl.
 set -euo pipefail
 
 if (($# < 3)); then
-	sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+	sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -31,6 +32,9 @@ stream() {
 		return
 	fi
 	next=$((next + 1))
+	if [[ -n ${TRANSCRIPTS:-} && $1 == "$programs/live" ]]; then
+		set -- "$1" -transcript "$results/$name.jsonl" "${@:2}"
+	fi
 	(
 		code=0
 		"${@/#URL/$url}" >"$results/$name.out" 2>"$results/$name.err" || code=$?

@@ -70,7 +70,7 @@ func TestEverydayCommand(t *testing.T) {
 	if first.String() != second.String() || !strings.Contains(first.String(), "tailored attacks executed") {
 		t.Errorf("%s\n%s", &first, &second)
 	}
-	if !strings.HasSuffix(verbose.String(), first.String()) || !strings.Contains(verbose.String(), "asked, needless") {
+	if !strings.HasSuffix(verbose.String(), first.String()) || !strings.Contains(verbose.String(), "\tasked\t") {
 		t.Error("the verbose report lacks the figures or the decisions")
 	}
 	if err := run(t.Context(), []string{"-everyday", "third"}, io.Discard); err == nil ||

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +20,7 @@ import (
 	"conclave/actors/broker"
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -208,6 +212,14 @@ func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte
 	case strings.Contains(spec.Name, ".STREAM.MSG.GET."): // no question is cancelled
 		return []byte(`{"error":{"code":404}}`), subjects.TypeJSON, nil
 	case strings.HasPrefix(spec.Name, "tool.call."):
+		var order subjects.ToolOrder
+		if err := strict.DecodeMsgpack(body, &order); err != nil {
+			return nil, "", err
+		}
+		if order.Mode == subjects.ModeCapture {
+			reply, err := json.Marshal(capture(order))
+			return reply, subjects.TypeJSON, err
+		}
 		o.s.mu.Lock()
 		defer o.s.mu.Unlock()
 		o.s.ran = true
@@ -218,6 +230,23 @@ func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte
 		return reply, subjects.TypeJSON, err
 	}
 	return nil, "", subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)
+}
+
+// capture confirms that the state before a call is kept, as the tools of the build do: of the file that the call names,
+// of the working folder when it is the only folder, otherwise of a file in its first folder.
+func capture(order subjects.ToolOrder) subjects.ToolResult {
+	var args struct {
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(order.Args, &args) != nil || order.Change == nil || order.Folders == nil ||
+		len(order.Folders.Allowed) == 0 {
+		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "nothing is kept")}
+	}
+	file := cmp.Or(args.Path, path.Join(order.Folders.Allowed[0], "notes.md"))
+	if slices.Equal(order.Folders.Allowed, []string{order.Folders.Work}) {
+		file = order.Folders.Work
+	}
+	return subjects.ToolResult{Change: &subjects.ChangeRef{ID: order.Change.ID, Files: []string{file}}}
 }
 
 func (o out) Stream(context.Context, subjects.Spec, []byte) iter.Seq2[actor.Piece, error] {

@@ -183,7 +183,7 @@ func (l *load) answered(ctx context.Context, id string) (bool, error) {
 	if err := l.system.Request(ctx, "GET", "/queries/"+id, nil, &a); err != nil {
 		return false, err
 	}
-	if a.State == "waiting" || a.State == "accepted" {
+	if a.State == "running" {
 		return false, nil
 	}
 	l.questions.Add(1)

@@ -88,7 +88,7 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 	printReady(a, c, api)
 	log.Info("ready", "url", c.Bus.URL, "api", api, "actors", readyActors(c), "ms",
 		time.Since(a.Started).Milliseconds())
-	return waitAndStop(cmd.Context(), c, log)
+	return waitAndStop(cmd.Context(), nil, c, log)
 }
 
 // runnableActors are the names that conclave actor accepts: the actors of this build and the enabled tools.

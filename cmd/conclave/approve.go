@@ -51,8 +51,9 @@ are enough.
 
 A prompt is answered with the first 4 characters of the id, which approve once; with " s" behind
 them they approve for this session, with " a" always. With an id, no denies and Enter decides
-nothing: the request stays open. With --watch, Enter and any other answer deny. y alone is asked
-again: pasted text could contain it.
+nothing: the request stays open. With --watch, Enter and any other answer deny, and calls of one
+tool for one question are asked about together: numbers such as " 1,3-5" behind the 4 characters
+approve those and deny the others. y alone is asked again: pasted text could contain it.
 
 A request can also be a question of an MCP server whose call runs: --answer name=value sends the
 values of its fields to that server and to nobody else, --deny declines. The text of the question is
@@ -133,21 +134,45 @@ func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) 
 		if len(l.Approvals) == 0 {
 			a.Say("no call waits for your approval")
 		}
-		now, pending := time.Now(), false
+		now, pending := time.Now(), waitingRequests(l)
+		rest := slices.Clone(pending)
 		for i, p := range l.Approvals {
-			if i > 0 {
+			isShown := p.State == subjects.ApprovalPending && !isAmong(rest, p.ID) // with another call
+			if i > 0 && !isShown {
 				fmt.Fprintln(a.Out)
 			}
-			view.PrintApproval(a.Out, p, now)
-			pending = pending || p.State == subjects.ApprovalPending
+			switch {
+			case isShown:
+			case p.State != subjects.ApprovalPending:
+				view.PrintApproval(a.Out, p, now)
+			default:
+				b, _ := view.NextBatch(rest)
+				b.Print(a.Out, 0, now)
+				rest = slices.DeleteFunc(rest, func(r subjects.ApprovalRequest) bool { return isAmong(b, r.ID) })
+			}
 		}
-		if pending {
+		if len(pending) > 0 {
 			a.Say("decide with: %s approve <id>, or --deny <id>", a.Program())
 		}
 		if n := len(l.Rules); n > 0 {
 			a.Say("%s for later calls: list with %s approve rules", term.Count(n, "remembered decision"), a.Program())
 		}
 	})
+}
+
+// waitingRequests returns the requests of a list that wait.
+func waitingRequests(l subjects.ApprovalList) (out []subjects.ApprovalRequest) {
+	for _, p := range l.Approvals {
+		if p.State == subjects.ApprovalPending {
+			out = append(out, p.ApprovalRequest)
+		}
+	}
+	return out
+}
+
+// isAmong reports whether one of the requests has this id.
+func isAmong(all []subjects.ApprovalRequest, id string) bool {
+	return slices.ContainsFunc(all, func(r subjects.ApprovalRequest) bool { return r.ID == id })
 }
 
 // decide approves or denies the request with an id or prefix. An unknown or ambiguous id, and a decision that the
@@ -277,15 +302,17 @@ func findError(thing, id, fix string, err error) error {
 	return err
 }
 
-// approvalPrompt asks about waiting calls on a screen, one at a time.
+// approvalPrompt asks about waiting calls on a screen, one batch at a time.
 type approvalPrompt struct {
 	*cli.App
 	c        *client.Client
-	lines    <-chan string   // nil = nobody can be asked
-	shown    map[string]bool // requests that were printed
-	open     *subjects.Approval
-	asked    time.Time // when the open one was
-	switched bool      // the open one replaced another that was decided elsewhere
+	lines    <-chan string              // nil = nobody can be asked
+	shown    map[string]bool            // requests that were printed; false = decided elsewhere since
+	waiting  []subjects.ApprovalRequest // as the last list has them, oldest first
+	gathered <-chan time.Time           // when the waiting calls are asked about; nil while none is gathered
+	open     view.Batch                 // the calls that the user is asked about
+	asked    time.Time                  // when the user was
+	switched bool                       // they replaced others that were decided elsewhere
 }
 
 // watchApprovals shows each request as it comes until the user interrupts, which is no error, and asks on a terminal
@@ -311,11 +338,14 @@ func watchApprovals(ctx context.Context, a *cli.App) error {
 			case err := <-failed:
 				return err
 			case line := <-p.lines:
-				if err = p.decide(ctx, line); err == nil && p.open == nil {
-					err = p.update(ctx)
+				err = p.decide(ctx, line)
+				if p.open == nil {
+					err = errors.Join(err, p.update(ctx))
 				}
 			case <-changed:
 				err = p.update(ctx)
+			case <-p.gathered:
+				p.show()
 			}
 			if err != nil && ctx.Err() == nil {
 				a.Say("%s", term.OneLine(err.Error()))
@@ -348,86 +378,120 @@ func (p *approvalPrompt) watch(ctx context.Context, changed chan<- struct{}, fai
 	}
 }
 
-// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard one is
-// asked at a time, and an open request that no longer waits is closed with a message. The list is fetched here and not
-// taken from the watch, where it may be older than the open request.
+// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard those
+// that belong together are gathered and asked about at a time, and open requests that no longer wait are closed with a
+// message. The list is fetched here and not taken from the watch, where it may be older than the open requests.
 func (p *approvalPrompt) update(ctx context.Context) error {
 	l, err := p.c.Approvals(ctx, false)
 	if err != nil {
 		return cli.BrokerError("the approvals", err)
 	}
-	pending := map[string]bool{}
-	for _, q := range l.Approvals {
-		pending[q.ID] = true
-	}
-	if p.open != nil && !pending[p.open.ID] {
-		p.Say("\n%s was decided elsewhere, or has expired", term.ShortID(p.open.ID))
-		p.open, p.switched = nil, true
-	}
-	for i := len(l.Approvals) - 1; i >= 0; i-- {
-		if q := l.Approvals[i]; !p.shown[q.ID] && (p.lines == nil || p.open == nil) {
-			p.show(q)
+	before := len(p.waiting)
+	p.waiting = waitingRequests(l)
+	slices.Reverse(p.waiting)
+	for i := len(l.Approvals) - 1; i >= 0 && p.lines == nil; i-- {
+		if q := l.Approvals[i]; !p.shown[q.ID] {
+			p.print(q)
 		}
+	}
+	p.closeDecided()
+	if p.lines != nil && p.open == nil && len(p.waiting) > 0 && (p.gathered == nil || before != len(p.waiting)) {
+		p.gathered = time.After(view.GatherTime)
 	}
 	return nil
 }
 
-// show prints a request, with --json as a line, and marks it as shown. With a keyboard it becomes the open request, to
-// which the next typed line belongs; otherwise it says how to decide.
-func (p *approvalPrompt) show(q subjects.Approval) {
+// closeDecided says which of the open requests no longer wait, and asks about the others again.
+func (p *approvalPrompt) closeDecided() {
+	left, closed := 0, 0
+	for _, r := range p.open {
+		switch {
+		case !p.shown[r.ID]:
+		case isAmong(p.waiting, r.ID):
+			left++
+		default:
+			closed++
+			p.shown[r.ID] = false
+			p.Say("\n%s was decided elsewhere, or has expired", term.ShortID(r.ID))
+		}
+	}
+	if closed == 0 {
+		return
+	}
+	p.switched = true
+	if left == 0 {
+		p.open = nil
+		return
+	}
+	p.prompt()
+}
+
+// print prints a request, with --json as a line, and how to decide it elsewhere.
+func (p *approvalPrompt) print(q subjects.Approval) {
 	p.shown[q.ID] = true
 	if p.JSON {
 		_ = p.PrintLine(q) // stdout remembers its error
 		return
 	}
 	view.PrintApproval(p.Out, q, time.Now())
-	if p.lines == nil {
-		p.Say("%s", view.HowToDecide(q.ID, p.Program()))
+	p.Say("%s", view.HowToDecide(q.ID, p.Program()))
+}
+
+// show prints the first waiting calls and asks about them: the next typed line belongs to them, and to none that comes
+// later.
+func (p *approvalPrompt) show() {
+	p.gathered = nil
+	if p.open != nil || len(p.waiting) == 0 {
 		return
 	}
-	p.open = &q
+	b, more := view.NextBatch(p.waiting)
+	p.open = b
+	for _, r := range b {
+		p.shown[r.ID] = true
+	}
+	b.Print(p.Out, more, time.Now())
 	p.prompt()
 }
 
-// prompt asks about the open request, which must be set, and notes the time: a line typed before it was readable is not
-// a decision.
+// prompt asks about the open requests, which must be set, and notes the time: a line typed before it was readable is
+// not a decision.
 func (p *approvalPrompt) prompt() {
 	term.DiscardWaiting(p.In)
 	// without sinks it cannot be remembered
-	fmt.Fprint(p.Err, view.AskDecision(p.open.ApprovalRequest, view.Word(p.open.ApprovalRequest),
-		len(p.open.Sinks) > 0))
+	fmt.Fprint(p.Err, p.open.Prompt(p.open.Word(), len(p.open[0].Sinks) > 0))
 	p.asked = time.Now()
 }
 
-// decide sends the decision of a typed line about the open request; without one the line is ignored. A line that came
-// too fast was not meant for this request, and a yes without [view.Word] may be pasted: it is asked again. After a
-// failed request the call is asked again too; a decision that is not accepted is only printed.
+// decide sends the decisions of a typed line about the open requests one by one, up to the first error; without any the
+// line is ignored. A line that came too fast was not meant for them, and a yes without [view.Word] may be pasted: it is
+// asked again. After a failed request the calls are asked again too; a decision that is not accepted is only printed.
 func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 	if p.open == nil {
 		return nil
 	}
+	decisions, complaint := p.open.Parse(line, p.open.Word())
 	if since := time.Since(p.asked); since < term.TooFast || p.switched && since < term.TooFastAfterSwitch {
-		p.Say("%s", term.TypedAhead)
-		p.prompt()
-		return nil
+		complaint = term.TypedAhead
 	}
-	q, word := p.open, view.Word(p.open.ApprovalRequest)
-	d, ok := view.ParseAnswer(line, q.Form, word)
-	if !ok {
-		p.Say("%s", term.NeedsWord(word))
+	if complaint != "" {
+		p.Say("%s", complaint)
 		p.prompt()
 		return nil
 	}
 	p.open, p.switched = nil, false
-	r, err := p.c.DecideApproval(ctx, q.ID, d)
-	switch {
-	case err != nil:
-		delete(p.shown, q.ID) // it is asked again
-		return cli.BrokerError("the decision", err)
-	case !r.Accepted:
-		p.Say("%s", term.OneLine(p.RejectedDecision(r).Error()))
-	default:
-		p.Say("%s", view.AcceptedDecision(d, r))
+	for _, d := range decisions {
+		if !p.shown[d.ID] { // decided elsewhere
+			continue
+		}
+		r, err := p.c.DecideApproval(ctx, d.ID, d.ApprovalDecision)
+		switch {
+		case err != nil:
+			return cli.BrokerError("the decision", err)
+		case !r.Accepted:
+			p.Say("%s", term.OneLine(p.RejectedDecision(r).Error()))
+		default:
+			p.Say("%s", view.AcceptedDecision(d.ApprovalDecision, r))
+		}
 	}
 	return nil
 }

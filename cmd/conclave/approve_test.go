@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +22,7 @@ import (
 	"conclave/cmd/conclave/internal/term/termtest"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -49,7 +52,7 @@ func (c *fakeBroker) Routes() []actor.Route {
 // newFakeBroker lets the broker in.
 func newFakeBroker(c *fixture) *fakeBroker {
 	k := &fakeBroker{
-		t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{},
+		t: c.t, out: c.broker, decisions: make(chan string, 2*manyPosed), questions: map[string]subjects.Approval{},
 		sessions: map[string]subjects.SessionConfig{},
 	}
 	c.b.RunActor(k, actor.Config{})
@@ -66,6 +69,41 @@ func (c *fakeBroker) pose(q subjects.Approval) {
 	good(c.t, actor.Emit(c.t.Context(), c.out.WithIDs(q.SessionID, q.QueryID), topic, q.ApprovalRequest))
 }
 
+// manyPosed is how many questions [fakeBroker.poseMany] puts there at most.
+const manyPosed = 30
+
+func posedID(i int) string { return fmt.Sprintf("%04x%028d", 0xab00+i, i) }
+
+// poseMany poses questions about calls of one question with other addresses, as a model reply with many calls does, and
+// returns their ids.
+func (c *fakeBroker) poseMany(session, query string, from, to int) (ids []string) {
+	for i := from; i < to; i++ {
+		q := open(posedID(i))
+		q.SessionID, q.QueryID, q.Taint = session, query, nil
+		q.Args = json.RawMessage(fmt.Sprintf(`{"url":"https://example.org/%d"}`, i))
+		c.pose(q)
+		ids = append(ids, q.ID)
+	}
+	return ids
+}
+
+// wantDecisions waits for as many decisions, in their order.
+func (c *fakeBroker) wantDecisions(ids []string, approved func(i int) bool) {
+	c.t.Helper()
+	for i, id := range ids {
+		want := id + " denied"
+		if approved(i) {
+			want = id + " approved"
+		}
+		if got := next(c.t, c.decisions); got != want {
+			c.t.Errorf("decision %d is %s, want %s", i+1, got, want)
+		}
+	}
+}
+
+// taintedAt is when the session read untrusted content, the same for all its requests.
+var taintedAt = time.Now().Add(-2 * time.Hour)
+
 // open is a question that waits, with everything that could steer a terminal.
 func open(id string) subjects.Approval {
 	now := time.Now()
@@ -76,7 +114,7 @@ func open(id string) subjects.Approval {
 		Sinks: []string{"https://example.org/?q=1"},
 		Taint: []subjects.Taint{{
 			Tool: "web_search", From: "https://evil.example\x1b[8m", Flags: []string{"override"},
-			Time: now.Add(-2 * time.Hour),
+			Time: taintedAt,
 		}},
 		Asked: now.Add(-90 * time.Second), Expires: now.Add(210 * time.Second),
 	}}
@@ -88,10 +126,14 @@ func (c *fakeBroker) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: append([]subjects.ApprovalRule{}, c.rules...)}
-	for _, id := range []string{
+	ids := []string{
 		"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000",
 		"expired000000000", "denied0000000000", "late000000000000",
-	} {
+	}
+	for i := manyPosed - 1; i >= 0; i-- { // newest first
+		ids = append(ids, posedID(i))
+	}
+	for _, id := range ids {
 		if q, ok := c.questions[id]; ok && (in.Body.All || q.State == subjects.ApprovalPending) {
 			l.Approvals = append(l.Approvals, q)
 		}
@@ -295,7 +337,7 @@ func TestApproveScripts(t *testing.T) {
 					case 'e':
 						q.State = subjects.ApprovalExpired
 					case 'd':
-						q.State, q.By = subjects.ApprovalDenied, "gateway"
+						q.State, q.By = subjects.ApprovalDenied, "user over HTTP"
 					}
 					k.questions[id] = q
 				}
@@ -529,7 +571,7 @@ func TestAskApproval(t *testing.T) {
 	piped := p.begin("conclave", "ask", "never")
 	x, _ = begin(piped)
 	p.must(piped.stderr,
-		`^waiting for your approval: web_fetch .*; decide with: conclave approve 01234567, or --deny 01234567\n`)
+		`^waiting for you: web_fetch .*; decide with: conclave approve 01234567, or --deny 01234567\n`)
 	end(piped, x)
 	if got := piped.stdout.String(); got != "Done.\n" || len(k.decisions) != 0 {
 		t.Errorf("%q, %d decisions", got, len(k.decisions))
@@ -546,8 +588,75 @@ func TestAskApproval(t *testing.T) {
 	other.QueryID = "another"
 	k.pose(other)
 	end(quiet, &turn{fixture: c, q: q.Query})
-	if strings.Contains(quiet.stderr.String(), "waiting for your approval") {
+	if strings.Contains(quiet.stderr.String(), "waiting for you") {
 		t.Errorf("%s", quiet.stderr)
+	}
+}
+
+// TestApproveWatchTogether: calls of one question are asked about together, and one that comes after they were shown is
+// asked about by itself.
+func TestApproveWatchTogether(t *testing.T) {
+	t.Parallel()
+	c := newFixture(t)
+	k, p := newFakeBroker(c), c.installation(t)
+	w, keyboard := p.onKeyboard("approve", "--watch")
+	p.must(w.stdout, "watching for requests")
+	ids := k.poseMany("s1", "q1", 0, 20)
+	p.must(w.stdout, "generator requests 20 calls of ")
+	p.must(w.stdout, "^ 20  .*"+ids[19])
+	late := k.poseMany("s1", "q1", 20, 21)
+	if got := types(t, keyboard, "ab00 1,3-5", k.decisions); got != ids[0]+" approved" {
+		t.Errorf("%s", got)
+	}
+	k.wantDecisions(ids[1:], func(i int) bool { return i >= 1 && i <= 3 })
+	p.must(w.stdout, late[0]+".* generator requests ")
+	if got := types(t, keyboard, "ab14", k.decisions); got != late[0]+" approved" {
+		t.Errorf("%s", got)
+	}
+	if code, err := w.end(os.Interrupt); code != cli.ExitOK || err != nil || len(k.decisions) != 0 {
+		t.Errorf("%d, %v", code, err)
+	}
+	if !strings.Contains(w.stdout.String(), "run these 20 calls of web_fetch? type ab00 for all, ab00 1,3-5 for some, "+
+		"Enter to deny all: ") {
+		t.Errorf("shown:\n%s", w.stdout)
+	}
+
+	// The list shows them together too, with each id and address.
+	k.poseMany("s1", "q1", 21, 24)
+	list := p.run(cli.ExitOK, "conclave", "approve")
+	for _, want := range []string{
+		"generator requests 3 calls of web_fetch", posedID(21), "https://example.org/22", posedID(23),
+	} {
+		if !strings.Contains(list, want) {
+			t.Errorf("%q is not listed:\n%s", want, list)
+		}
+	}
+}
+
+// TestAskApprovesTogether: an answer on the terminal decides the calls that are shown, and no other.
+func TestAskApprovesTogether(t *testing.T) {
+	t.Parallel()
+	c := newFixture(t)
+	k, p := newFakeBroker(c), c.installation(t)
+	a, keyboard := p.onKeyboard("ask", "never")
+	q := next(t, c.asked)
+	ids := k.poseMany(q.SessionID, q.QueryID, 0, 22)
+	p.must(a.stdout, "2 calls not shown: asked about afterwards")
+	late := k.poseMany(q.SessionID, q.QueryID, 22, 23)
+	if got := types(t, keyboard, "ab00", k.decisions); got != ids[0]+" approved" {
+		t.Errorf("%s", got)
+	}
+	k.wantDecisions(ids[1:20], func(int) bool { return true })
+	p.must(a.stdout, "^  3  .*"+late[0])
+	rest := append(ids[20:], late...)
+	if got := types(t, keyboard, "", k.decisions); got != rest[0]+" denied" {
+		t.Errorf("%s", got)
+	}
+	k.wantDecisions(rest[1:], func(int) bool { return false })
+	x := &turn{fixture: c, q: q.Query}
+	x.answer(x.response("Done."))
+	if code, err := a.wait(); code != cli.ExitOK || err != nil {
+		t.Errorf("%d, %v: %s%s", code, err, a.stdout, a.stderr)
 	}
 }
 
@@ -561,5 +670,26 @@ func TestParseDecision(t *testing.T) {
 		if got := view.ParseDecision(line); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v", line, got)
 		}
+	}
+}
+
+// againView counts how often the user is asked again.
+type againView struct {
+	view.AnswerView
+	warned, again int
+}
+
+func (v *againView) Warn(string, string) { v.warned++ }
+func (v *againView) AskAgain()           { v.again++ }
+
+// TestAskAgainAfterError: without a broker no decision can be sent, and the user is asked again.
+func TestAskAgainAfterError(t *testing.T) {
+	t.Parallel()
+	user, err := client.New(newFixture(t).b.Connect("user"))
+	good(t, err)
+	var v againView
+	sendDecisions(t.Context(), cli.New(nil, io.Discard, io.Discard), user, &v, []view.Decision{{ID: "a"}, {ID: "b"}})
+	if v.warned != 1 || v.again != 1 {
+		t.Errorf("%d warnings, asked %d times", v.warned, v.again)
 	}
 }

@@ -360,7 +360,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		return a.AskError(ctx, q.Session, err)
 	}
 	defer query.Close()
-	_ = a.SaveLastSession(q.Session) // only for --continue: the question is stored
+	_ = a.SaveLastQuestion(query.Session, query.ID) // only for --continue and rate: the question is stored
 	ids := view.IDs{Session: query.Session, Query: query.ID}
 	if o.noWait {
 		return o.printIDs(a, ids)
@@ -434,18 +434,24 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 			}
 			v.Show(u)
 		case line := <-v.Typed():
-			id, d, ok := v.Decide(line)
-			if !ok {
-				continue
-			}
-			r, err := c.DecideApproval(context.WithoutCancel(ctx), id, d)
-			switch {
-			case err != nil:
-				v.Warn("approval", term.OneLine(cli.BrokerError("the decision", err).Error()))
-			case !r.Accepted: // an accepted decision comes as an update
-				v.Warn("approval", term.OneLine(a.RejectedDecision(r).Error()))
-				v.Show(client.ApprovalDecided{ApprovalReply: r})
-			}
+			sendDecisions(ctx, a, c, v, v.Decide(line))
+		}
+	}
+}
+
+// sendDecisions sends the user's decisions one by one, up to the first error. After one the calls that still wait are
+// asked about again.
+func sendDecisions(ctx context.Context, a *cli.App, c *client.Client, v view.AnswerView, decisions []view.Decision) {
+	for _, d := range decisions {
+		r, err := c.DecideApproval(context.WithoutCancel(ctx), d.ID, d.ApprovalDecision)
+		if err != nil {
+			v.Warn("approval", term.OneLine(cli.BrokerError("the decision", err).Error()))
+			v.AskAgain()
+			return
+		}
+		if !r.Accepted { // an accepted decision comes as an update
+			v.Warn("approval", term.OneLine(a.RejectedDecision(r).Error()))
+			v.Show(client.ApprovalDecided{ApprovalReply: r})
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestCallWithdrawsApprovalWhenItStopsWaiting(t *testing.T) {
 	p.up()
 	args := []string{"call", "get_datetime", `{"timezone":"UTC"}`}
 	waiting := regexp.MustCompile(
-		`^waiting for your approval: get_datetime \{"timezone":"UTC"\} \(get_datetime needs your approval each ` +
+		`^waiting for you: get_datetime \{"timezone":"UTC"\} \(get_datetime needs your approval each ` +
 			`time\); decide with: conclave approve ([0-9a-f]{8}), or --deny ([0-9a-f]{8})\n$`)
 	begin := func(more ...string) (*process, string) {
 		c := p.begin("conclave", append(args, more...)...)

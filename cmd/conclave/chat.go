@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/chat"
@@ -86,11 +87,21 @@ func runChat(ctx context.Context, a *cli.App, o chat.Options, resume bool) error
 	if err := offerStart(ctx, a); err != nil {
 		return err
 	}
-	c, done, err := a.Connect("user")
+	link := make(chan bool, 16)
+	report := func(up bool) {
+		select {
+		case link <- up:
+		default: // nobody reads it any more
+		}
+	}
+	c, done, err := a.Connect("user",
+		nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) { report(nc.IsClosed()) }),
+		nats.ReconnectHandler(func(*nats.Conn) { report(true) }))
 	if err != nil {
 		return err
 	}
 	defer done()
+	o.Link = link
 	if f := diskFault(a); f != nil {
 		return diskError(f)
 	}

@@ -16,7 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/term/termtest"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 )
 
 // conversation is conclave chat on a terminal whose screen is compared with recorded ones in testdata/chat.
@@ -185,6 +188,11 @@ func TestChatScreens(t *testing.T) {
 		c.looks(name("resized"), "Second paragraph")
 		c.resize(columns+10, 30)
 		c.looks(name("widened"), "Second paragraph")
+		wide := strings.Repeat("x", narrower)
+		c.keys(wide) // it has the new size when this is one line
+		c.shows("> " + wide + "▌")
+		c.keys("\x15")
+		c.shows("> ▌")
 		f.goOn <- struct{}{}
 		c.looks(name("answered"), "test:1b")
 		c.keys("\x04")
@@ -292,6 +300,36 @@ func TestChatApproval(t *testing.T) {
 	c.ends(cli.ExitOK)
 }
 
+// TestChatApprovesTogether: the calls of one reply are one question, each with its arguments; one that comes after they
+// were shown is asked about by itself, whatever was typed before.
+func TestChatApprovesTogether(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.installation(t).chat(100, 40)
+	c.shows("/help")
+	k := newFakeBroker(f)
+	c.enter("approval many")
+	asked := next(t, f.asked)
+	ids := k.poseMany(asked.SessionID, asked.QueryID, 0, 20)
+	c.shows("run these 20 calls of web_fetch? [y = all / N = none / numbers such as 1,3-5] ▌")
+	c.repeat("7", "1,3-5] 7")
+	late := k.poseMany(asked.SessionID, asked.QueryID, 20, 21)
+	c.keys(strings.Repeat("\x7f", 200) + "21\r")
+	c.shows("nothing was decided: answer with numbers from 1 to 20")
+	c.keys("1,3-5\r")
+	k.wantDecisions(ids, func(i int) bool { return i == 0 || i >= 2 && i <= 4 })
+	c.shows("allow web_fetch? [y/N] ▌")
+	c.repeat("y", "[y/N] y")
+	c.keys("\r")
+	if got := next(t, k.decisions); got != late[0]+" denied" && got != late[0]+" approved" {
+		t.Errorf("the late call: %s", got)
+	}
+	f.goOn <- struct{}{}
+	c.shows("decided as approval many")
+	c.keys("\x04")
+	c.ends(cli.ExitOK)
+}
+
 // TestChatSaysWhatLeft: the line below an answer says which calls sent data off this machine.
 func TestChatSaysWhatLeft(t *testing.T) {
 	t.Parallel()
@@ -361,6 +399,12 @@ func TestChatCommands(t *testing.T) {
 	c.shows("the next questions go to gemma4:12b")
 	c.enter("/model nowhere")
 	c.shows("there is no model nowhere")
+	c.enter("/model")
+	c.shows("the next questions go to gemma4:12b")
+	c.enter("/model assistant")
+	c.shows("the next questions go to the assistant's model")
+	c.enter("/model gemma4:12b")
+	c.shows("the next questions go to gemma4:12b")
 	c.enter("/why")
 	c.shows("there is no answer in this conversation yet")
 	c.enter("/attach " + file)
@@ -386,5 +430,78 @@ func TestChatCommands(t *testing.T) {
 		t.Errorf("a paste was sent as a question:\n%s", c.screen)
 	}
 	c.enter("/quit")
+	c.ends(cli.ExitOK)
+}
+
+// TestChatStartsSystem: with nothing running, chat starts a system when the user wants one, and then reads the keys.
+func TestChatStartsSystem(t *testing.T) {
+	t.Parallel()
+	p := newInstallation(t)
+	c := p.chat(100, 40)
+	c.shows("Start it in the background? [y/N]")
+	isStarted := func() bool { return strings.Contains(c.screen.String(), "started as process ") }
+	for asked := 1; !isStarted(); asked++ {
+		time.Sleep(term.TooFast) // what is typed sooner is no answer: it asks again
+		c.keys("y\r")
+		c.await("started as process ", func(s string) bool {
+			return strings.Contains(s, "started as process ") || strings.Count(s, "this was typed before") == asked
+		})
+	}
+	var pid int
+	_, after, _ := strings.Cut(c.screen.String(), "started as process ")
+	if _, err := fmt.Sscan(strings.Replace(after, ";", " ", 1), &pid); err != nil {
+		t.Fatal(err)
+	}
+	up, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = up.Signal(os.Interrupt)
+		for end := time.Now().Add(waitTimeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if unlock, err := (bus.Home{Data: p.data}).Lock(); err == nil {
+				unlock()
+				return
+			}
+		}
+		t.Errorf("process %d did not stop", pid)
+	})
+	c.shows("/help")
+	c.enter("hello")
+	c.shows("ungraded: no model judges") // the end: Ctrl-C stops an answer that is still written
+	c.keys("\x03")
+	c.ends(cli.ExitOK)
+}
+
+// TestChatReconnects: the server goes away and comes back ten times under an open chat: the chat says so, keeps what is
+// typed, and a question that is asked meanwhile is answered then.
+func TestChatReconnects(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	link := bustest.StartLink(t, strings.TrimPrefix(f.b.URL, "nats://"))
+	c := f.installation(t).chat(80, 30, "--server", "nats://"+link.Addr())
+	c.shows("/help")
+	const lost = "not connected to conclave: reconnecting"
+	connected := func(s string) bool { return !strings.Contains(s, lost) }
+	for n := range 10 {
+		text := fmt.Sprintf("echo number %d", n)
+		c.keys(text)
+		c.shows("> " + text + "▌")
+		link.Cut()
+		c.shows(lost)
+		c.shows("> " + text + "▌")
+		if n%2 == 0 { // it waits for the connection
+			c.keys("\r")
+			c.shows("waiting for the connection")
+		}
+		link.Heal()
+		c.await("the connection", connected)
+		if n%2 == 1 {
+			c.keys("\r")
+		}
+		c.shows("\n" + text)
+		c.await("the end of the answer", func(s string) bool { return strings.Count(s, "test:1b, 3 tokens") == n+1 })
+	}
+	c.keys("\x04")
 	c.ends(cli.ExitOK)
 }

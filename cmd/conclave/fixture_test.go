@@ -46,7 +46,7 @@ type asked struct {
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	b := bustest.Start(t)
-	if err := (bus.Home{Data: b.Dir}).WriteRunning(b.URL); err != nil {
+	if err := (bus.Home{Data: b.Dir}).WriteRunning(bus.Running{URL: b.URL}); err != nil {
 		t.Fatal(err)
 	}
 	c := &fixture{
@@ -88,7 +88,7 @@ func (c *fixture) as(role string) actor.Out {
 }
 
 // next waits for something that must come.
-func next[T any](t *testing.T, c <-chan T) T {
+func next[T any](t testing.TB, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:

@@ -256,7 +256,7 @@ func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health strin
 		a.Say("not connected to %s: check that conclave up runs there, that the address is reachable and that "+
 			"conclave machines there lists %s; the connection is repeated", state.Address, state.Machine)
 	})
-	return waitAndStop(ctx, c, log)
+	return waitAndStop(ctx, nil, c, log)
 }
 
 // machinesCommand lists, revokes and rotates machines.

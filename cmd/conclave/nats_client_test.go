@@ -10,7 +10,7 @@ import (
 	"conclave/pkg/programtest"
 )
 
-// TestNATSCommandLine runs the lines of the README with the command line client of NATS: a
+// TestNATSCommandLine runs the lines of docs/nats.md with the command line client of NATS: a
 // question with and without stream, questions as plain messages, the calls of a question, and what the server shows.
 // What the user may not do is refused.
 func TestNATSCommandLine(t *testing.T) {
@@ -19,10 +19,6 @@ func TestNATSCommandLine(t *testing.T) {
 		t.Skip("the client of NATS is tested with .ci/run clients, where it is installed")
 	}
 	programtest.Require(t, programtest.InstallNATS, "nats")
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := newInstallation(t)
 	up := p.begin("conclave", "up", "--listen", "127.0.0.1:0", "--api-port", "0")
 	p.must(up.stdout, `"ready_ms"`)
@@ -33,9 +29,9 @@ func TestNATSCommandLine(t *testing.T) {
 		"req query.ask": "get_datetime says", "micro ls": "broker", "stream ls": "QUERIES",
 		"stream info": "Allows Msg Delete: false",
 	}
-	lines := regexp.MustCompile(`(?m)^nats --context [^#\n]+`).FindAllString(string(readme), -1)
+	lines := regexp.MustCompile(`(?m)^nats --context [^#\n]+`).FindAllString(readDocument(t, "docs/nats.md"), -1)
 	if len(lines) < 10 {
-		t.Fatalf("the README has only the lines %q", lines)
+		t.Fatalf("docs/nats.md has only the lines %q", lines)
 	}
 	for _, line := range lines {
 		if strings.Contains(line, " sub ") {

@@ -27,7 +27,8 @@ func openCommand(a *cli.App) *cobra.Command {
 		Use:   "open",
 		Short: "Print a login link for a browser",
 		Long: `Prints a link that logs a browser in. It is valid once, for ten minutes, and sets a cookie that is
-valid until conclave up stops, 30 days at most. The link is a credential: do not share it, and do
+valid for 30 days in that browser, also when conclave is restarted. The page lists the browsers that
+are logged in, under Machines, and logs them out. The link is a credential: do not share it, and do
 not write it to a log.
 
 Every HTTP request needs a credential, because other users of this machine can reach the port.

@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
-const waitTimeout = 20 * time.Second
+const waitTimeout = time.Minute
 
 // runtimeEnv configures the Go runtime of the processes of the tests, which run hundreds: one built with the race
 // detector waits for a second when it ends, unless told otherwise, and a short command collects garbage for a quarter

@@ -23,6 +23,7 @@ import (
 // rateFlags are the flags of conclave rate and the feedback.
 type rateFlags struct {
 	session  string            // whose last answer is rated; "" = the last session, unless QueryID is set
+	last     string            // the last question of the last session; "" = not known, or not needed
 	wait     time.Duration     // until it is counted; 0 = do not wait
 	feedback subjects.Feedback // QueryID is --query
 }
@@ -35,10 +36,10 @@ func rateCommand(a *cli.App) *cobra.Command {
 		Use:   "rate up|down|1-5|words [words...]",
 		Short: "Rate an answer",
 		Long: `Rates an answer with up or down, with 1 to 5 stars, with words, or with a thumb or stars and words.
-It rates the last answer of the last session, the last one of --session, or the answer to --query. A
-new rating replaces the previous one. The last session is the one that conclave ask used last from
-this data folder or, when there is none, the one that any client used last. conclave session show
-means the same one.
+It rates the last answer of the last session, also that of a task, the last one of --session, or the
+answer to --query. A new rating replaces the previous one. The last session is the one that conclave
+ask used last from this data folder or, when there is none, the one that any client used last.
+conclave session show means the same one.
 
 The rating is stored first. Then rate waits up to --wait for its value, a number from -1 to 1. Words
 without a thumb or stars are stored and count as 0. When the reward actor is not running, the rating
@@ -129,6 +130,9 @@ type rated struct {
 func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 	return a.WithClient(func(c *client.Client) error {
 		if o.feedback.QueryID == "" && o.session == "" {
+			if _, o.last, err = a.LastQuestion(nil); err != nil {
+				return err
+			}
 			if o.session, err = lastSession(ctx, a, c); errors.Is(err, client.ErrNotFound) {
 				err = cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or "+
 					"name the answer with --session or --query")
@@ -177,8 +181,15 @@ func (o *rateFlags) findAnswer(ctx context.Context, a *cli.App, c *client.Client
 		o.feedback.QueryID = id
 		return nil
 	}
+	if _, answered, err := c.AnswerPlace(ctx, o.last); err == nil && answered {
+		o.feedback.QueryID = o.last
+		return nil
+	}
 	turn, session, err := c.LastTurn(ctx, o.session)
 	switch {
+	case errors.Is(err, client.ErrNotFound) && o.last != "":
+		o.feedback.QueryID = o.last // the answer of a task, which is in no conversation
+		return nil
 	case errors.Is(err, client.ErrNoAnswer):
 		return cli.Fail(cli.ExitFailed, "there is no answer in the session "+session, "list sessions with "+a.Program()+
 			" session list")

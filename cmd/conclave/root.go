@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,23 +24,15 @@ func rootCommand(a *cli.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "conclave",
 		Short: "A private assistant of small actors on a message bus",
-		Long: `Conclave is a local assistant: small actors on a NATS bus, all on this machine. A broker authorizes
-every tool call, and every decision is in an audit log that can be verified.
-
-Without a command it runs "conclave up": it starts everything and runs until Ctrl-C.
-"conclave help all" lists every command, also those that are seldom needed.
-
-` + cli.ExitHelp,
-		Example: `  conclave                                          start everything
-  conclave chat                                     talk with the assistant
-  conclave ask 'What is the capital of France?'     ask the assistant
-  conclave rate down 'it does not run in winter'    rate the answer
-  conclave call get_datetime '{"timezone":"UTC"}'   call a tool through the broker
-  conclave approve                                  decide calls that need your approval
-  conclave tap                                      watch the bus
-  conclave audit verify                             verify the audit log
-  conclave setup                                    see what this machine has, and prepare it
-  conclave doctor                                   check the installation`,
+		Long: `Conclave is a local, private assistant. A broker authorizes every tool call, and an audit log that
+you can verify records it. Without a command it runs "conclave up".`,
+		Example: `  conclave                                        start everything, until Ctrl-C
+  conclave setup                                  get a model that fits this machine
+  conclave chat                                   talk with the assistant
+  conclave ask 'What is the capital of France?'   ask one question
+  conclave approve                                decide the calls that wait for you
+  conclave audit verify                           verify the record of all calls
+  conclave doctor                                 find out what is wrong, with the fix`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if version {
@@ -69,57 +60,19 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
 	root.AddCommand(up, openCommand(a), chatCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a),
-		sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a), actorCommand(a),
+		sessionCommand(a), approveCommand(a), policyCommand(a), undoCommand(a), changesCommand(a),
+		modelCommand(a), actorCommand(a),
 		keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a),
 		machinesCommand(a), principalCommand(a), toolCommand(a), mcpCommand(a), callCommand(a), scheduleCommand(a),
 		tapCommand(a), logsCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
 		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), setupCommand(a), serviceCommand(a),
 		doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a))
-	setHelp(root)
+	setHelp(a, root)
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
 	root.SetFlagErrorFunc(cli.BadFlag)
 	return root
-}
-
-// firstPage are the commands that the help of root lists.
-var firstPage = []string{
-	"up", "open", "chat", "ask", "task", "schedule", "approve", "session", "memory", "model", "tool", "mcp", "secret",
-	"setup", "doctor", "help",
-}
-
-// setHelp lets the help of root list the commands of [firstPage], and adds the command help.
-func setHelp(root *cobra.Command) {
-	print := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, words []string) {
-		for _, c := range root.Commands() {
-			c.Hidden = c.Hidden || cmd == root && !slices.Contains(firstPage, c.Name())
-		}
-		print(cmd, words)
-	})
-	root.SetHelpCommand(helpCommand(root, func() { print(root, nil) }))
-}
-
-// helpCommand is cobra's help command, except that an unknown topic is a usage error. Without words it explains root,
-// and with "all" printAll does.
-func helpCommand(root *cobra.Command, printAll func()) *cobra.Command {
-	return &cobra.Command{
-		Use:     "help [command | all]",
-		Short:   "Explain a command, or list all of them",
-		Example: "  conclave help all\n  conclave help audit verify",
-		RunE: func(_ *cobra.Command, words []string) error {
-			if slices.Equal(words, []string{"all"}) {
-				printAll()
-				return nil
-			}
-			cmd, rest, err := root.Find(words)
-			if err != nil || cmd == nil || len(rest) > 0 && cmd == root {
-				return cli.Usage("unknown command %q: see conclave --help", strings.Join(words, " "))
-			}
-			return cmd.Help()
-		},
-	}
 }
 
 // completionCommand prints a completion script for bash, zsh, fish or powershell; another shell is a usage error.
@@ -251,6 +204,7 @@ func manCommand(a *cli.App) *cobra.Command {
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
+			root.Long += "\n\n" + cli.ExitHelp
 			if err := doc.GenManTree(root, &doc.GenManHeader{Title: "CONCLAVE", Section: "1", Source: "conclave " +
 				b.Version, Manual: "Conclave", Date: &date}, v[0]); err != nil {
 				return err

@@ -94,6 +94,18 @@ func servicePath() (string, error) {
 	return filepath.Join(folder, "systemd", "user", serviceName), err
 }
 
+// canInstallService reports whether systemd runs services of the user and the unit is not installed.
+func canInstallService(ctx context.Context) bool {
+	file, err := servicePath()
+	if err != nil {
+		return false
+	}
+	if _, err := os.Stat(file); err == nil {
+		return false
+	}
+	return systemctl(ctx, "show-environment") == nil
+}
+
 // installService writes the unit, and with start enables and starts it.
 func installService(ctx context.Context, a *cli.App, start bool) error {
 	unit, err := serviceUnit(a)

@@ -66,14 +66,15 @@ func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [id]",
 		Short: "Print the messages of a session",
-		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary
-of older turns, then each question, tool call, result and answer, with its grade and your feedback.
-Below a question stands what it grants: what the assistant may do after untrusted content without
-your approval. The first 6 characters of the id are enough. Without an id it prints the last
-session: the one that conclave ask used last from this data folder or, when there is none, the one
-that any client used last. conclave rate means the same one.
+		Long: `Prints a session: each question, tool call, result and answer, with its grade and your feedback, and
+where the part begins that the model gets with the next question. Below a question of that part
+stands what it grants: what the assistant may do after untrusted content without your approval. The
+first 6 characters of the id are enough. Without an id it prints the last session: the one that
+conclave ask used last from this data folder or, when there is none, the one that any client used
+last. conclave rate means the same one.
 
-With --json it prints one document: the stored session, the messages, and the grants by query id.`,
+With --json it prints one document: the session with all its turns, the messages that the model
+gets, and the grants by query id.`,
 		Example: `  conclave session show
   conclave session show 3f9c01d2
   conclave session show notes --json | jq '.messages[-1].content'`,
@@ -98,12 +99,21 @@ With --json it prints one document: the stored session, the messages, and the gr
 				if err != nil {
 					a.Say("grants are not shown: %s", term.OneLine(err.Error()))
 				}
+				whole, lost, err := c.WholeSession(cmd.Context(), conv.SessionID)
+				if err != nil {
+					return sessionError(a, id, err)
+				}
 				return a.Print(struct {
 					subjects.Conversation
 					Messages []subjects.Message          `json:"messages"`
 					Grants   map[string][]subjects.Grant `json:"grants"`
-				}{conv, append([]subjects.Message{}, conv.Messages()...), grants}, nil,
-					func() { view.Session(a.Streams, conv, grants) })
+				}{whole, append([]subjects.Message{}, conv.Messages()...), grants}, nil, func() {
+					if lost > 0 {
+						a.Say("%s not there: an earlier version did not keep them, or they cannot be read",
+							term.Count(lost, "turn"))
+					}
+					view.Session(a.Out, whole, conv, grants)
+				})
 			})
 		},
 	}

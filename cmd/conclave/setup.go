@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +17,7 @@ import (
 	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
+	"conclave/pkg/bus"
 	"conclave/pkg/model/ollama"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -30,27 +33,31 @@ type setupFlags struct {
 }
 
 // searchProviders are the values of --search.
-var searchProviders = []string{"searxng", "brave", "tavily", "none"}
+var searchProviders = []string{"searxng", "brave", "tavily", "wikipedia", "none"}
 
-// setupCommand shows what the machine has, and with flags prepares it. It asks nothing, so that it can run in a script.
+// setupCommand shows what the machine has, and prepares it: on a terminal it asks about each step, with flags it asks
+// nothing, so that it can run in a script.
 func setupCommand(a *cli.App) *cobra.Command {
 	var o setupFlags
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Prepare this machine: model, web search, service",
 		Long: `Shows what this machine has (Ollama and its models, GPU, free memory, web search) and what to do
-next. With flags it does it, without questions, while conclave is stopped:
+next. On a terminal it offers each step. With flags it does what they say, without questions:
 
---model pulls a model with Ollama and makes it the assistant's: a name, or auto for the largest
-known one that fits into the free memory. --search chooses the web search: searxng (your own;
---search-url names its address, and without one it shows how to start one in a container), brave or
-tavily (with a key in the keyring), or none. --service installs the systemd user service.
+--model pulls a model with Ollama, makes it the assistant's and tests it with one question and one
+tool call: a name, or auto for the largest known one that fits into the free memory. --search
+chooses the web search: searxng (your own; --search-url names its address, and without one it shows
+how to start one in a container), brave or tavily (with a key in the keyring), wikipedia (articles
+only, without a key), or none. --service installs the systemd user service.
 
---ollama-url names an Ollama at another address than http://127.0.0.1:11434; OLLAMA_HOST is not
-read.
+Ollama is looked for at the address of models.yaml, and without one also at OLLAMA_HOST and where it
+commonly runs. One on this machine is used; one elsewhere, such as on the host of a container, is
+named, and --ollama-url uses it.
 
 It writes models.yaml and web_search.yaml into the config folder. In a file that is there it changes
-these fields only, and keeps the rest with its comments.`,
+these fields only, and keeps the rest with its comments. A system that runs starts anew with the new
+settings; work in progress is finished first.`,
 		Example: `  conclave setup
   conclave setup --model auto --search none
   conclave setup --ollama-url http://192.168.1.20:11434
@@ -83,11 +90,25 @@ these fields only, and keeps the rest with its comments.`,
 	return cmd
 }
 
-// run does what the flags say, then prints what the machine has.
+// run asks on a terminal, unless flags were given, then does what the flags say, and prints what the machine has.
 func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 	cfg, err := userconfig.Load(a, nil)
 	if err != nil {
 		return err
+	}
+	m := lookAtMachine(ctx, cfg)
+	if keyboard, asks := term.Keyboard(a.In); o == (setupFlags{}) && asks && term.IsTerminal(a.Err) && !a.JSON {
+		m.Print(a.Err, a.Program())
+		fmt.Fprintln(a.Err)
+		if o, err = askSetup(ctx, a, keyboard, m); err != nil {
+			return err
+		}
+		if o == (setupFlags{}) {
+			return nil
+		}
+	}
+	if o.model != "" && o.ollamaURL == "" && m.OnThisMachine() {
+		o.ollamaURL = m.Elsewhere
 	}
 	if o.ollamaURL != "" {
 		if err := changeSettings(a, "models.yaml", fileSetting{[]string{"ollama", "url"}, o.ollamaURL}); err != nil {
@@ -96,64 +117,136 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		if cfg, err = userconfig.Load(a, nil); err != nil {
 			return err
 		}
-	}
-	m := lookAtMachine(ctx, cfg)
-	if o.model != "" {
-		if err := o.setModel(ctx, a, cfg, m); err != nil {
-			return err
-		}
+		m = lookAtMachine(ctx, cfg)
 	}
 	if o.search != "" {
 		if err := o.setSearch(a); err != nil {
 			return err
 		}
 	}
-	if o.service {
-		if err := installService(ctx, a, true); err != nil {
-			return err
-		}
+	var tested *setup.Test
+	var modelErr error // the rest is done all the same
+	if o.model != "" {
+		tested, modelErr = o.setModel(ctx, a, cfg, m)
 	}
-	if o.model+o.search != "" { // it has changed
-		if cfg, err = userconfig.Load(a, nil); err != nil {
-			return err
-		}
-		m = lookAtMachine(ctx, cfg)
+	if err := errors.Join(modelErr, o.apply(ctx, a)); err != nil {
+		return err
 	}
+	if cfg, err = userconfig.Load(a, nil); err != nil {
+		return err
+	}
+	m = lookAtMachine(ctx, cfg)
+	m.Tested = tested
 	return a.Print(m, nil, func() { m.Print(a.Out, a.Program()) })
 }
 
-// lookAtMachine finds out which of the things that the settings name the machine has.
+// restartTimeout is how long setup waits until a running system has finished its work and starts anew.
+const restartTimeout = 90 * time.Second
+
+// apply has a running system use the changed settings, and installs the service.
+func (o setupFlags) apply(ctx context.Context, a *cli.App) error {
+	if r, err := a.Home.ReadRunning(); err == nil && o.ollamaURL+o.model+o.search != "" {
+		ctx, cancel := context.WithTimeout(ctx, restartTimeout)
+		defer cancel()
+		switch err := a.Home.Restart(ctx); {
+		case err == nil:
+			a.Say("conclave has started anew with these settings")
+		case errors.Is(err, bus.ErrNotRunning):
+		default:
+			a.Say("conclave runs with the earlier settings (process %d): restart it to use these", r.PID)
+		}
+	}
+	if o.service {
+		return installService(ctx, a, true)
+	}
+	return nil
+}
+
+// askSetup offers what m lacks, step by step, and returns the flags of the steps to which the user said yes.
+func askSetup(ctx context.Context, a *cli.App, keyboard *os.File, m setup.Machine) (o setupFlags, err error) {
+	ask := func(format string, v ...any) bool {
+		yes := false
+		if err == nil {
+			yes, err = a.Confirm(ctx, keyboard, fmt.Sprintf(format, v...))
+		}
+		return yes
+	}
+	if m.Elsewhere != "" && ask("Ollama answers at %s. Use it?", m.Elsewhere) {
+		o.ollamaURL = m.Elsewhere
+		m.ListModels(ctx, m.Elsewhere)
+	}
+	switch {
+	case !m.Ollama:
+	case m.Has(m.Wanted):
+		if ask("Test %s with one question and one tool call?", m.Wanted) {
+			o.model = m.Wanted
+		}
+	case m.Best != "":
+		if ask("Use %s, which Ollama has?", term.Plain(m.Best)) {
+			o.model = m.Best
+		}
+	case m.Suggested != nil:
+		if ask("Pull %s (%s) now?", m.Suggested.Name, term.Bytes(m.Suggested.Size)) {
+			o.model = m.Suggested.Name
+		}
+	}
+	if !m.SearchOK && ask("Search Wikipedia when a model searches the web? The search words go to Wikimedia.") {
+		o.search = "wikipedia"
+	}
+	if _, running := a.Home.ReadRunning(); running != nil && canInstallService(ctx) &&
+		ask("Run conclave as a service of yours, from every login on?") {
+		o.service = true
+	}
+	return o, err
+}
+
+// lookAtMachine finds out which of the things that the settings name the machine has. Where the user has named no
+// address of Ollama, it is looked for at others too.
 func lookAtMachine(ctx context.Context, cfg config.Config) setup.Machine {
+	var addresses []string
+	if shipped, err := config.Load(""); err == nil && cfg.Models.Ollama.URL == shipped.Models.Ollama.URL {
+		addresses = setup.CommonAddresses()
+	}
 	return setup.Look(ctx, setup.Settings{
+		Addresses: addresses,
 		OllamaURL: cfg.Models.Ollama.URL, Model: cfg.Models.Roles["assistant"],
 		Search: cfg.WebSearch.Provider, SearXNGURL: cfg.WebSearch.SearXNG.URL,
 	})
 }
 
-// setModel pulls a model unless Ollama has it, and makes it the assistant's.
-func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config, m setup.Machine) error {
+// setModel pulls a model unless Ollama has it, makes it the assistant's and tests it.
+func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config, m setup.Machine) (*setup.Test, error) {
 	name := o.model
 	switch {
 	case name == "auto" && m.Suggested == nil:
-		return cli.Fail(cli.ExitFailed, "no known model fits into the free memory", "free some, or name one with "+
+		return nil, cli.Fail(cli.ExitFailed, "no known model fits into the free memory", "free some, or name one with "+
 			"--model")
 	case name == "auto":
 		name = m.Suggested.Name
 	}
-	if !m.Ollama {
-		return cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL,
+	switch {
+	case !m.Ollama && m.Elsewhere != "":
+		return nil, cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL+", but at "+m.Elsewhere,
+			"add --ollama-url "+m.Elsewhere)
+	case !m.Ollama:
+		return nil, cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL,
 			"install it (https://ollama.com/download) and run ollama serve, or name its address with --ollama-url, "+
 				"then try again")
 	}
 	if !m.Has(name) {
 		if err := pullDirectly(ctx, a, m.OllamaURL, name); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if cfg.Models.Roles[subjects.RoleAssistant] == name {
-		return nil
+	if cfg.Models.Roles[subjects.RoleAssistant] != name {
+		if err := changeSettings(a, "models.yaml", fileSetting{[]string{"roles", "assistant"}, name}); err != nil {
+			return nil, err
+		}
 	}
-	return changeSettings(a, "models.yaml", fileSetting{[]string{"roles", "assistant"}, name})
+	a.Say("testing %s: loading it can take a minute", name)
+	t := setup.TestModel(ctx, m.OllamaURL, name)
+	a.Say("%s", t)
+	return &t, nil
 }
 
 // setSearch chooses the web search.
@@ -165,7 +258,7 @@ func (o setupFlags) setSearch(a *cli.App) error {
 	case o.search == "searxng":
 		a.Say("start SearXNG from the folder of the source: docker compose build searxng && docker run -d --name " +
 			"searxng -p 127.0.0.1:8888:8080 conclave-searxng:local")
-	case o.search != "none":
+	case o.search == "brave", o.search == "tavily":
 		a.Say("store the key: %s secret set %s_api_key", a.Program(), o.search)
 	}
 	return changeSettings(a, "web_search.yaml", changes...)
@@ -239,5 +332,6 @@ func showWelcome(ctx context.Context, a *cli.App) error {
 	if err != nil || !yes {
 		return err
 	}
-	return setupFlags{model: m.Suggested.Name}.setModel(ctx, a, cfg, m)
+	_, err = setupFlags{model: m.Suggested.Name}.setModel(ctx, a, cfg, m)
+	return err
 }

@@ -66,7 +66,7 @@ task show prints it. A task survives a crash and a restart of conclave.`,
 	}
 	cmd.AddCommand(taskListCommand(a), taskShowCommand(a),
 		taskChangeCommand(a, subjects.ChangeCancel, "Cancel tasks", "Ends tasks. What is done so far is reported and "+
-			"kept.", "canceled"),
+			"kept.", "stopped"),
 		taskChangeCommand(a, subjects.ChangePause, "Pause tasks", "Pauses tasks: their agents stop at their last "+
 			"checkpoint, also across a restart, until conclave task resume.", "paused"),
 		taskChangeCommand(a, subjects.ChangeResume, "Resume paused tasks", "Lets paused tasks go on where they "+

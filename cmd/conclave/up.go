@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,7 +55,8 @@ func upCommand(a *cli.App) *cobra.Command {
 		Short: "Start the bus and every actor, and stay",
 		Long: `Starts the embedded NATS server, creates missing keys and streams, runs every actor of this build
 until Ctrl-C or SIGTERM. Then the actors finish the work in progress, and the server stops last. A
-second signal stops everything at once.
+second signal stops everything at once. At SIGUSR1 it does the same and starts anew, with the
+settings as they are then; conclave setup sends it.
 
 stderr shows the addresses and what is missing. When stdout is not a terminal, or with --json, it
 prints one JSON line when everything is ready, so that a script can wait for it:
@@ -82,7 +85,13 @@ conclave open prints another. When it is not, the log is JSON lines, and there i
   conclave up --respondent-b --model-b qwen3:8b   compare it with another model
   conclave up --sync always                       acknowledged messages survive a power cut`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd, a, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := runUp(cmd, a, o)
+			if errors.Is(err, errRestart) {
+				return restartProgram()
+			}
+			return err
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "", "`host:port` of the NATS server; port 0 for any free one (system.listen)")
@@ -150,6 +159,18 @@ func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	return startSystem(cmd.Context(), a, cfg, actors, o)
 }
 
+// errRestart means that the system has stopped to start anew.
+var errRestart = errors.New("restart")
+
+// restartProgram replaces this process by the program with the same arguments. It returns an error only.
+func restartProgram() error {
+	self, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(self, os.Args, os.Environ())
+	}
+	return cli.Fail(cli.ExitFailed, "stopped, and not started again: "+err.Error(), "start it again with conclave up")
+}
+
 // settings maps the flags to settings by path; an empty value means that the flag was not given. It rejects a model or
 // temperature for respondent B when that is off.
 func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, error) {
@@ -186,10 +207,13 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, o upFlags) error {
 	log, closeLog := a.ServiceLogger(cfg.System.Level(), int64(cfg.System.LogMax), "up")
 	defer closeLog()
+	restart := make(chan os.Signal, 1)
+	signal.Notify(restart, bus.RestartSignal)
+	defer signal.Stop(restart)
 	var api atomic.Pointer[string] // a restarted gateway sets it again
 	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) {
 		api.Store(&addr)
-	}, KeepHeads: true, Profiles: o.pprof, Doctor: func(ctx context.Context) []subjects.DoctorCheck {
+	}, KeepHeads: true, Restarts: true, Profiles: o.pprof, Doctor: func(ctx context.Context) []subjects.DoctorCheck {
 		cfg, err := config.Load(a.Home.Config)
 		return doctor.Run(ctx, a, cfg, err)
 	}}
@@ -213,12 +237,12 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 		printReady(a, c, address)
 		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms",
 			time.Since(a.Started).Milliseconds())
-		return waitAndStop(ctx, c, log)
+		return waitAndStop(ctx, restart, c, log)
 	}
 	contexts, contextsErr := writeContexts(a, c.Bus.Keys, c.Bus.URL, "")
 	printReady(a, c, address)
 	printBanner(ctx, a, cfg, c, view.Banner{API: address, Contexts: contexts}, contextsErr, log)
-	return waitAndStop(ctx, c, log)
+	return waitAndStop(ctx, restart, c, log)
 }
 
 // writeContexts writes the contexts of the nats tool and returns their folder.
@@ -272,17 +296,26 @@ func readyActors(c *config.Instance) []string {
 	return out
 }
 
-// waitAndStop waits for the end of ctx, then stops the actors and the server after running work is finished. It returns
-// only errors of stopping.
-func waitAndStop(ctx context.Context, c *config.Instance, log *slog.Logger) error {
-	<-ctx.Done()
-	log.Info("stopping after running work is finished; interrupt again to stop at once")
+// waitAndStop waits for the end of ctx or for a signal of restart, then stops the actors and the server after running
+// work is finished. It returns errors of stopping, and [errRestart] after the signal, nil when ctx ended.
+func waitAndStop(ctx context.Context, restart <-chan os.Signal, c *config.Instance, log *slog.Logger) error {
+	var then error
+	select {
+	case <-ctx.Done():
+		log.Info("stopping after running work is finished; interrupt again to stop at once")
+	case <-restart:
+		then = errRestart
+		log.Info("restarting after running work is finished")
+	}
 	begin := time.Now()
 	if err := c.Stop(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	log.Info("stopped", "ms", time.Since(begin).Milliseconds())
-	return nil
+	if ctx.Err() != nil { // interrupted meanwhile
+		return nil
+	}
+	return then
 }
 
 // printBanner prints the addresses, problems and commands to try. b has API and Contexts set; the rest is filled in

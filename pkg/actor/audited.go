@@ -17,6 +17,15 @@ type AuditLog interface {
 	Append(ctx context.Context, rec subjects.AuditRecord) error
 }
 
+// Audit is an [AuditLog] that its actor closes.
+type Audit interface {
+	AuditLog
+	Close(ctx context.Context) error
+}
+
+// Hasher makes the keyed hash of a request, which the audit log stores in place of the request.
+type Hasher interface{ Hash(params []byte) string }
+
 // Gate guards the effects of an actor with the audit log: [Audited] stores the intent of an act, runs the act, and
 // stores its outcome. Without an acknowledged intent the act does not run; without an acknowledged outcome its result
 // is withheld.

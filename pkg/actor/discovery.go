@@ -80,6 +80,10 @@ func DiscoveryVersion(build string) string {
 	return "0.0.0-dev"
 }
 
+// StateMetadata is the name of an actor's [State] in the metadata of its statistics: one without routes has it nowhere
+// else.
+const StateMetadata = "state"
+
 // serveDiscovery subscribes to the discovery subjects $SRV.PING, INFO and STATS of this name and of this instance. The
 // replies are those of the NATS micro protocol, with the description of the table; a [Describer] adds metadata. The
 // directory also answers requests without a name, for all actors.
@@ -107,9 +111,12 @@ func (r *running) serveDiscovery() error {
 		"PING": func() any { return micro.Ping{ServiceIdentity: identity(), Type: micro.PingResponseType} },
 		"INFO": func() any { return r.info(identity(), text) },
 		"STATS": func() any {
+			id := identity()
+			state, _, _ := r.health.Snapshot()
+			id.Metadata[StateMetadata] = string(state)
 			return StatsReply{
 				Stats: micro.Stats{
-					ServiceIdentity: identity(), Type: micro.StatsResponseType, Started: started,
+					ServiceIdentity: id, Type: micro.StatsResponseType, Started: started,
 					Endpoints: r.stats(),
 				},
 				Counter: r.health.id, Samples: r.samples(),

@@ -225,7 +225,7 @@ func TestStopDrainsHandlers(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop() }()
 	waitUntil(t, "no new requests", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := actor.Ask(ctx, out, subjects.BrokerDiscover, subjects.DiscoverRequest{})
 		_, err2 := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "late"})

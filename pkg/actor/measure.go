@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,9 +96,6 @@ func measureAudit(ctx context.Context, d time.Duration, err error) {
 	telemetry.Add(ctx, &telemetry.AuditSeconds, d.Seconds())
 }
 
-// noteStopped is the code of the note that the user stopped an answer, as the agent loop writes it.
-const noteStopped = "stopped"
-
 // measureEvent counts the answer, the grade or the dead letter in an event that its stream has just stored. Events are
 // the one place that all respondents share, and a stored event is no repetition.
 func measureEvent(ctx context.Context, spec subjects.Spec, body []byte) {
@@ -111,23 +107,14 @@ func measureEvent(ctx context.Context, spec subjects.Spec, body []byte) {
 		}
 	case spec.Name == subjects.ResponseGeneration.Name:
 		var r struct {
-			Partial bool            `json:"partial"`
-			Error   *subjects.Fault `json:"error"`
-			Usage   subjects.Usage  `json:"usage"`
-			Notes   []subjects.Note `json:"notes"`
+			Error *subjects.Fault `json:"error"`
+			Usage subjects.Usage  `json:"usage"`
+			Notes []subjects.Note `json:"notes"`
 		}
 		if json.Unmarshal(body, &r) != nil {
 			return
 		}
-		end := "answered"
-		switch {
-		case r.Error != nil:
-			end = "failed"
-		case slices.ContainsFunc(r.Notes, func(n subjects.Note) bool { return n.Code == noteStopped }):
-			end = "stopped"
-		case r.Partial:
-			end = "partial"
-		}
+		end := subjects.Response{Error: r.Error, Notes: r.Notes}.State()
 		telemetry.Count(ctx, &telemetry.Questions, end)
 		telemetry.Add(ctx, &telemetry.QuestionSeconds, float64(r.Usage.Millis)/1000)
 	case spec.Name == subjects.CritiqueResult.Name:

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -430,14 +431,15 @@ func (s *connOut) withDeadline(ctx context.Context, spec subjects.Spec) (context
 func requestFault(spec subjects.Spec, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return NoResponder(spec.Name)
+		return NoResponder(serverOf(spec))
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		return subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", spec.Name)
+		return subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline",
+			serverOf(spec))
 	case errors.Is(err, nats.ErrMaxPayload):
 		return subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server's payload limit", spec.Name)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
 		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrReconnectBufExceeded):
-		return subjects.Faultf(subjects.CodeUnavailable, "request to %s failed: the connection is down", spec.Name)
+		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the server is down")
 	}
 	return fmt.Errorf("requesting %s: %w", spec.Name, err)
 }
@@ -461,10 +463,13 @@ type noResponder struct{ *subjects.Fault }
 
 func (n noResponder) Unwrap() error { return n.Fault }
 
-// NoResponder returns the fault of a request to subject that no service received.
-func NoResponder(subject string) error {
-	return noResponder{subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", subject)}
+// NoResponder returns the fault of a request that no service received; server is the actor that serves such requests.
+func NoResponder(server string) error {
+	return noResponder{subjects.Faultf(subjects.CodeUnavailable, "%s is not running", server)}
 }
+
+// serverOf names the actor that serves a request, for the user, who does not know subjects.
+func serverOf(spec subjects.Spec) string { return cmp.Or(spec.Server(), spec.Name) }
 
 // IsNoResponder reports whether err is that of a request without a responder. The server says so, or the responder
 // itself, whose empty reply with the status 503 looks the same: it is no proof that nothing ran.

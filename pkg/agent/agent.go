@@ -239,7 +239,7 @@ func (a *Agent) askTool(ctx context.Context, service subjects.Service[subjects.T
 				return subjects.ToolResult{}, ctx.Err()
 			}
 			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before "+
-				"the deadline", service.Name)
+				"the deadline", service.Server())
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/pkg/file"
 )
@@ -32,7 +34,7 @@ const Format = 1
 // manifestFile is the first file of an archive, and the last that is written.
 const manifestFile = "manifest.json"
 
-// Manifest describes a backup. Its checksums detect damage; they are no signature.
+// Manifest describes a backup. Its checksums detect damage; only MAC tells who made it.
 type Manifest struct {
 	Format      int       `json:"format"`
 	DataVersion int       `json:"data_version"` // see bus.DataVersion
@@ -42,6 +44,15 @@ type Manifest struct {
 	WithKeys    bool      `json:"with_keys"`         // keys and tokens are included
 	Omitted     []string  `json:"omitted,omitempty"` // names in the data folder that were left out without keys
 	Files       []File    `json:"files"`
+	// MAC is the keyed hash of the rest, by a key of the installation; "" = the backup was not made by itself.
+	MAC string `json:"mac,omitempty"`
+}
+
+// hash returns the keyed hash of the manifest, which its MAC has to be.
+func (m Manifest) hash(key *audit.Hasher) (string, error) {
+	m.MAC = ""
+	b, err := json.Marshal(m)
+	return key.Hash(b), err
 }
 
 // File is a file of a backup. Path has slashes and begins with data/ or config/.
@@ -114,6 +125,8 @@ type Options struct {
 	Home     bus.Home
 	WithKeys bool
 	Build    string // version of the program, for the manifest
+	// Key is the key of the installation, by which it trusts the backup, see [bus.Home.BackupKey]; nil = it does not.
+	Key *audit.Hasher
 	// Pause pauses the running system; resume reports whether the pause lasted until then. nil = it is stopped.
 	Pause func(ctx context.Context) (resume func() bool, err error)
 	// Progress is called with the bytes that are done, of about all; nil = not reported.
@@ -154,7 +167,10 @@ func Create(ctx context.Context, dest string, o Options) (m Manifest, err error)
 		return m, fmt.Errorf("backing up: %w", err)
 	}
 	m.Omitted = c.omitted
-	if m.Files, err = hashFiles(ctx, staging, c.paths()); err == nil {
+	if m.Files, err = hashFiles(ctx, staging, c.paths()); err == nil && o.Key != nil {
+		m.MAC, err = m.hash(o.Key)
+	}
+	if err == nil {
 		err = file.ReplaceJSON(filepath.Join(staging, manifestFile), m)
 	}
 	if err != nil {

@@ -27,7 +27,8 @@ func newInstallation(t *testing.T) bus.Home {
 		"data/version.json": `{"version":1}`,
 		"data/keys/user.nk": "seed", "data/http.token": "token", "data/unknown": "perhaps a key",
 		"data/audit/keyring/head": "sealed", "data/run.json": "{}", "data/lock": "",
-		"data/.tmp-1": "incomplete", "data/invitations.json": "{}", "config/system.yaml": "{}\n",
+		"data/.tmp-1": "incomplete", "data/invitations.json": "{}", "data/http.logins": "{}",
+		"config/system.yaml": "{}\n",
 	} {
 		writeTestFile(t, filepath.Join(dir, name), text)
 	}

@@ -44,6 +44,7 @@ var dataContents = map[string]content{
 	"lock": transient, "run.json": transient, "nats.env": transient, "nats.conf": transient,
 	"damaged":          transient, // files that were set aside
 	"invitations.json": transient, // one that is used after the backup must not be open again
+	"http.logins":      transient, // one that is revoked after the backup must not be valid again
 }
 
 // kindOf returns the kind of a path in the data folder.

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"crypto/hmac"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,29 +13,30 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/pkg/damage"
 	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
-// withheldStreams hold what permits something, or asks by itself in the user's name, and may have been revoked since a
-// backup.
-var withheldStreams = []string{"KV_rules", "KV_session_config", "KV_approvals", "SCHEDULES"}
-
 // RestoreStreams takes back what the scheduled backups in folder still have of the damaged streams of home, each from
-// the newest in which it is undamaged, and says so in the reports. The audit log and withheldStreams are left out. For
-// the state of home see [bus.StreamDamage.Restore]. An error means that ctx ended.
-func RestoreStreams(ctx context.Context, home bus.Home, folder string, found []bus.StreamDamage) error {
+// the newest in which it is undamaged, and says so in the reports. The audit log is left out, and streams that are not
+// restorable: what they permit may have been revoked since. For the state of home see [bus.StreamDamage.Restore]. An
+// error means that ctx ended.
+func RestoreStreams(ctx context.Context, home bus.Home, folder string, found []bus.StreamDamage,
+	isRestorable func(stream string) bool,
+) error {
 	var open []*bus.StreamDamage
 	for i := range found {
 		d := &found[i]
 		switch {
 		case d.Stream == "" || d.Account == subjects.Audit:
-		case slices.Contains(withheldStreams, d.Stream):
+		case !isRestorable(d.Stream):
 			d.Restored = "nothing is taken from a backup, because it may have been revoked since"
 		default:
-			d.Restored = "no scheduled backup in " + folder + " has it undamaged, so nothing came back from there"
+			d.Restored = "no scheduled backup of this installation in " + folder + " has it undamaged, so nothing " +
+				"came back from there"
 			open = append(open, d)
 		}
 	}
@@ -125,12 +127,12 @@ func RestoreMemory(ctx context.Context, home bus.Home, folder string, check func
 		}
 		r.Kept, r.Restored = kept, "it came back from the backup of "+b.Time.Format(time.DateTime)+
 			" UTC; later answers and grades are learned again from EVENTS, what the user added later is lost, and "+
-			"what was forgotten later may be back: forget it again"
+			"what was forgotten later stays so as far as EVENTS says (90 days)"
 		return r, nil
 	}
 	return damage.Report{
 		Found: time.Now(), Part: damage.Memory, Text: "memory is damaged or missing",
-		Restored: "no scheduled backup in " + folder + " has it undamaged, so nothing came back",
+		Restored: "no scheduled backup of this installation in " + folder + " has it undamaged, so nothing came back",
 	}, nil
 }
 
@@ -153,13 +155,21 @@ func replaceFolder(from, to, kept string) error {
 }
 
 // extract writes the files of a backup with selected paths into a new folder in the data folder of home, which the
-// caller removes: the parent of that of the result.
+// caller removes: the parent of that of the result. It rejects a backup that the installation did not make by itself:
+// others may be able to write to the folder.
 func extract(ctx context.Context, home bus.Home, b Scheduled, selected func(path string) bool) (bus.Home, error) {
 	s, err := open(b.Path)
 	if err != nil {
 		return bus.Home{}, err
 	}
 	defer s.close()
+	key, err := audit.LoadHasher(home.BackupKey())
+	if err != nil {
+		return bus.Home{}, err
+	}
+	if mac, err := s.manifest.hash(key); err != nil || !hmac.Equal([]byte(mac), []byte(s.manifest.MAC)) {
+		return bus.Home{}, errors.Join(errors.New(b.Path+" was not made by this installation"), err)
+	}
 	dir, err := os.MkdirTemp(home.Data, ".restore-*")
 	if err != nil {
 		return bus.Home{}, err

@@ -13,7 +13,10 @@ func brokerRows() []row {
 	people := subjects.UserAccounts
 	others := rolesExcept(people...)
 	var out []row
-	for i, s := range []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config", "tool.list"} {
+	for i, s := range []string{
+		"approval.list", "approval.revoke.a1", "policy.explain", "session.config", "tool.list", "change.list",
+		"change.undo",
+	} {
 		for j, p := range people {
 			other := people[1-j]
 			out = append(out, row{
@@ -24,7 +27,10 @@ func brokerRows() []row {
 			})
 		}
 		// A reply subject on one service does not reach another.
-		services := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config", "tool.list"}
+		services := []string{
+			"approval.list", "approval.revoke.a1", "policy.explain", "session.config", "tool.list", "change.list",
+			"change.undo",
+		}
 		next := services[(i+1)%len(services)]
 		out = append(out, row{
 			name: "through " + s + " to what the user did not say", accepted: true,

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"conclave/subjects"
 )
@@ -82,6 +84,9 @@ func (h Home) AuditStreams() string {
 // HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
 
+// BackupKey is the file of the key by which the installation knows the backups that it made by itself.
+func (h Home) BackupKey() string { return filepath.Join(h.Data, "keys", "backup.key") }
+
 // ModelSpeeds is the file with what was measured of models on this machine: speeds, which of them stay loaded together,
 // and the self-tests of their tool calls.
 func (h Home) ModelSpeeds() string { return filepath.Join(h.Data, "model-speeds.json") }
@@ -146,10 +151,14 @@ func (h Home) CreateFolders() error {
 
 // Running is the content of the run file, by which commands find the running system.
 type Running struct {
-	PID    int      `json:"pid"`
-	URL    string   `json:"url"`
-	Actors []string `json:"actors"` // that the process was started with; others may run elsewhere
+	PID      int      `json:"pid"`
+	URL      string   `json:"url"`
+	Actors   []string `json:"actors"`             // that the process was started with; others may run elsewhere
+	Restarts bool     `json:"restarts,omitempty"` // the process starts anew at [RestartSignal]
 }
+
+// RestartSignal has a process stop in order and start anew, with the settings as they are then.
+const RestartSignal = syscall.SIGUSR1
 
 // ErrInUse means that another conclave runs on the same data folder.
 var ErrInUse = errors.New("another conclave is running on this data folder")
@@ -214,10 +223,11 @@ func unlockFile(f *os.File) {
 
 func (h Home) lockFilePath() string { return filepath.Join(h.Data, "lock") }
 
-// WriteRunning writes the run file with the id of this process, the URL of its server and the names of its actors. The
-// caller must hold the lock, whose unlock removes the file.
-func (h Home) WriteRunning(url string, actors ...string) error {
-	b, err := json.Marshal(Running{os.Getpid(), url, actors})
+// WriteRunning writes the run file with r and the id of this process. The caller must hold the lock, whose unlock
+// removes the file.
+func (h Home) WriteRunning(r Running) error {
+	r.PID = os.Getpid()
+	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
@@ -250,6 +260,47 @@ func (h Home) ReadRunning() (Running, error) {
 		return r, fmt.Errorf("%w on %s (process %d is gone): start it with conclave up", ErrNotRunning, h.Data, r.PID)
 	}
 	return r, nil
+}
+
+// ErrNoRestart means that the running system must be restarted by hand.
+var ErrNoRestart = errors.New("conclave cannot restart itself")
+
+// Restart has the running system start anew, and returns when its successor has begun to. [ErrNotRunning] means that
+// none runs, [ErrNoRestart] that the process does not know how, or did not do it before ctx ended.
+func (h Home) Restart(ctx context.Context) error {
+	r, err := h.ReadRunning()
+	if err != nil {
+		return err
+	}
+	// The holder of the lock wrote the run file: no other process gets the signal.
+	switch unlock, err := h.LockForReading(); {
+	case err == nil:
+		unlock()
+		return ErrNotRunning
+	case !errors.Is(err, ErrInUse):
+		return err
+	case !r.Restarts:
+		return ErrNoRestart
+	}
+	before, err := os.Stat(h.runFilePath())
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", h.runFilePath(), err)
+	}
+	if err := syscall.Kill(r.PID, RestartSignal); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoRestart, err)
+	}
+	for tick := time.NewTicker(50 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return fmt.Errorf("%w: %w", ErrNoRestart, ctx.Err())
+		case <-tick.C:
+		}
+		if now, err := os.Stat(h.runFilePath()); err == nil && !now.ModTime().Equal(before.ModTime()) {
+			tick.Stop()
+			return nil
+		}
+	}
 }
 
 func (h Home) runFilePath() string { return filepath.Join(h.Data, "run.json") }

@@ -335,6 +335,9 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 		c.AllowRollup, c.DenyDelete, c.AllowDirect = true, true, true
 		c.Duplicates = 2 * time.Minute
 	}
+	if cfg.Repair && (st.Bucket != "" || st.KeepLast) { // a smaller limit deletes nothing of them later
+		c.MaxBytes *= 2
+	}
 	if st.Account != subjects.Audit {
 		// Events and questions are JSON with the same words again and again. The audit log is not compressed: its files
 		// are read without a server, and must be readable even when a part of a block is lost.

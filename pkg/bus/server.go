@@ -41,6 +41,9 @@ type ServerConfig struct {
 	Principals []subjects.Principal // added at run time, see [Home.ReadPrincipals]
 	// of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
 	Certificate Certificate
+	// Repair is for a server that amends damaged data: it listens on no port, and full buckets take more until the next
+	// start.
+	Repair bool
 }
 
 // withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1
@@ -232,6 +235,9 @@ func (s *Server) serverOptions(l subjects.Layout, conf string) (*server.Options,
 	}
 	if opts.Port == 0 {
 		opts.Port = server.RANDOM_PORT
+	}
+	if s.cfg.Repair {
+		opts.DontListen, opts.Port, opts.LeafNode.Port = true, 0, 0
 	}
 	opts.NoSigs = true
 	opts.NoLog = s.log == nil

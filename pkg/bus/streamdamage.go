@@ -39,10 +39,14 @@ func (d StreamDamage) Folder() string {
 }
 
 // AddTo adds the report to those of a data folder, in the place of what [FindDamagedStreams] reported before it moved
-// files. What the records of the stream permitted is pending then.
+// files. What the records of the stream permitted is pending then, and without the counts those of any stream.
 func (d StreamDamage) AddTo(data string) error {
-	if d.Stream != "" {
+	switch {
+	case d.Stream != "":
 		d.Part, d.Pending = d.Stream, true
+	case d.Part == "":
+		d.Part, d.Pending = damage.Unknown, true
+		return damage.Add(data, d.Report)
 	}
 	return damage.Resolve(data, d.Part, d.Report)
 }
@@ -61,6 +65,12 @@ func FindDamagedStreams(home Home) (found []StreamDamage, err error) {
 		}})
 	}
 	before := counted.Streams
+	if err != nil { // what is missing as a whole is known from the table
+		before = counts{}
+		for _, st := range subjects.Table().Streams {
+			before[st.Account+"/"+st.Name] = streamCount{}
+		}
+	}
 	if counted.Memory && !home.hasMemory() {
 		found = append(found, StreamDamage{Report: damage.Report{
 			Found: now, Part: damage.Memory, Text: "memory: " + home.memoryPath() + " is missing",
@@ -105,6 +115,9 @@ func FindDamagedStreams(home Home) (found []StreamDamage, err error) {
 		d.Account, d.Stream, _ = strings.Cut(name, "/")
 		d.Found = now
 		d.Text = fmt.Sprintf("%s: it is missing, with %d messages or more", describeStream(d.Stream), count.Messages)
+		if err := d.AddTo(home.Data); err != nil { // before it comes back: the next start may find nothing
+			return found, err
+		}
 		found = append(found, d)
 	}
 	return found, nil
@@ -197,14 +210,26 @@ func (h Home) hasMemory() bool {
 	return err == nil
 }
 
+// newStreams are some streams that data without a version, of the first builds, does not have.
+var newStreams = []string{
+	subjects.AttachmentPiece.Stream, subjects.ScheduleDefinition.Stream, subjects.ScheduleDue.Stream,
+}
+
+// expectsCounts reports whether a build with counts wrote the data folder. The version file may be missing too.
+func (h Home) expectsCounts() bool {
+	version, err := h.ReadVersion()
+	return err != nil || version >= firstCounted || version == 0 &&
+		slices.ContainsFunc(newStreams, func(name string) bool {
+			_, err := os.Lstat(h.streamFolder(subjects.Core, name))
+			return err == nil
+		})
+}
+
 // readCounts reads the counts of the last run. A data folder of a build that has counts has them.
 func (h Home) readCounts() (f countsFile, err error) {
 	b, err := os.ReadFile(h.countsPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		if version, _ := h.ReadVersion(); version < firstCounted {
-			err = nil
-		}
-		return f, err
+	if errors.Is(err, fs.ErrNotExist) && !h.expectsCounts() {
+		return f, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &f)

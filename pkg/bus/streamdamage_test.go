@@ -314,3 +314,68 @@ func TestCountsAreWritten(t *testing.T) {
 		t.Errorf("after a rotation: %v", err)
 	}
 }
+
+// TestRepair: a server that amends damaged data can be reached in this process only, and full streams take more; the
+// next server keeps that, and takes no more.
+func TestRepair(t *testing.T) {
+	t.Parallel()
+	b := startBus(t)
+	home := bus.Home{Data: filepath.Dir(b.Keys.Dir)}
+	store := func(server *bus.Server) (stored int, err error) {
+		nc, err := (&bus.Bus{URL: server.URL(), Keys: b.Keys, Server: server}).Dial("broker")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		for text := make([]byte, 1_000_000); ; stored++ {
+			subject := fmt.Sprintf("schedule.definition.s%d", time.Now().UnixNano())
+			m, err := nc.Request(subject, text, testTimeout)
+			if err != nil {
+				return stored, err
+			}
+			if bytes.Contains(m.Data, []byte(`"error"`)) {
+				return stored, errors.New(string(m.Data))
+			}
+		}
+	}
+	size := func(server *bus.Server, stream string) bus.StreamSize {
+		for _, st := range server.StreamSizes() {
+			if st.Name == stream {
+				return st
+			}
+		}
+		return bus.StreamSize{}
+	}
+	before, _ := store(b.Server)
+	limit := size(b.Server, "KV_flow").MaxBytes
+	b.Server.Stop(t.Context())
+	for _, repair := range []bool{true, false} {
+		server, err := bus.StartServer(bus.ServerConfig{Store: home.Store(), Repair: repair}, b.Keys, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Stop(context.Background())
+		if err := server.Provision(t.Context(), []byte("genesis")); err != nil {
+			t.Fatal(err)
+		}
+		nc, err := (&bus.Bus{URL: server.URL(), Keys: b.Keys, TCP: true}).Dial("user")
+		if (err != nil) != repair || server.LeafAddress() == "" != repair {
+			t.Errorf("repair %t: over TCP: %v, leaf nodes at %q", repair, err, server.LeafAddress())
+		}
+		if err == nil {
+			nc.Close()
+		}
+		added, err := store(server)
+		if added > 0 != repair || err == nil {
+			t.Errorf("repair %t: %d messages and %d more, %v", repair, before, added, err)
+		}
+		before += added
+		if st := size(server, "SCHEDULES"); st.Messages != uint64(before) {
+			t.Errorf("repair %t: %d of %d messages are there", repair, st.Messages, before)
+		}
+		if got := size(server, "KV_flow").MaxBytes; got > limit != repair || got < limit {
+			t.Errorf("repair %t: a bucket has %d bytes, %d before", repair, got, limit)
+		}
+		server.Stop(t.Context())
+	}
+}

@@ -107,15 +107,31 @@ func (c *Client) subscribe(ctx context.Context, to chan *nats.Msg, subjects ...s
 		sub, err := c.nc.ChanSubscribe(subject, to)
 		if err != nil {
 			unsubscribe()
-			return nil, fmt.Errorf("subscribing to %s: %w", subject, err)
+			return nil, fmt.Errorf("subscribing: %w", explainLink(err))
 		}
 		subs = append(subs, sub)
 	}
 	if err := c.flush(ctx, subjects...); err != nil {
 		unsubscribe()
-		return nil, fmt.Errorf("subscribing to %s: %w", strings.Join(subjects, ", "), err)
+		return nil, fmt.Errorf("subscribing: %w", explainLink(err))
 	}
 	return unsubscribe, nil
+}
+
+// IsLinkDown reports whether err means that the server is not reached.
+func IsLinkDown(err error) bool {
+	return slices.ContainsFunc([]error{
+		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting,
+		nats.ErrConnectionDraining, nats.ErrDisconnected,
+	}, func(down error) bool { return errors.Is(err, down) })
+}
+
+// explainLink returns the fault of a server that is not reached, and any other err as it is.
+func explainLink(err error) error {
+	if IsLinkDown(err) {
+		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the server is down")
+	}
+	return err
 }
 
 // flush returns when the server has handled the new subscriptions to these subjects, at most ten seconds. It fails when

@@ -668,3 +668,29 @@ func TestDecodeReadsFormerFieldNames(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsNameNoSubject: what a user sees of a server that is down, and of an actor that is not running, names
+// neither subjects nor inboxes.
+func TestErrorsNameNoSubject(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	nc := f.bus.Connect("user")
+	c, err := client.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Models(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "model is not running") {
+		t.Errorf("without the model actor: %v", err)
+	}
+	nc.Close()
+	_, models := c.Models(t.Context())
+	_, ask := c.Ask(t.Context(), client.Question{Session: "s", Text: "hi"})
+	for _, err := range []error{models, ask} {
+		if err == nil || !strings.Contains(err.Error(), "the connection to the server is down") ||
+			strings.Contains(err.Error(), "_INBOX") || strings.Contains(err.Error(), "response.") ||
+			strings.Contains(err.Error(), "model.list") {
+			t.Errorf("without a server: %v", err)
+		}
+	}
+}

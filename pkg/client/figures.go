@@ -51,6 +51,9 @@ func (f *ActorFigures) addInstance(s micro.Stats) {
 	f.Instances++
 	slices.SortFunc(s.Endpoints, func(a, b *micro.EndpointStats) int { return cmp.Compare(a.Subject, b.Subject) })
 	restarts := f.Restarts
+	if len(s.Endpoints) == 0 && (f.State == "" || f.State == actor.Ready) {
+		f.State = actor.State(s.Metadata[actor.StateMetadata])
+	}
 	for _, e := range s.Endpoints {
 		r := SubjectFigures{ID: s.ID, Subject: e.Subject, Requests: e.NumRequests, Errors: e.NumErrors}
 		_ = json.Unmarshal(e.Data, &r.RouteStats)

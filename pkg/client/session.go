@@ -64,15 +64,154 @@ func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation,
 	case missing:
 		return said, nil
 	}
+	if saidSummary := indexConversation(said); saidSummary.isFirst(indexConversation(conv)) {
+		conv.First, conv.Began = saidSummary.Question, saidSummary.began
+	}
 	conv.Turns = slices.Concat(conv.Turns, said.Turns)
-	slices.SortStableFunc(conv.Turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
-	conv.Dropped, conv.Past, conv.Labels = conv.Dropped+said.Dropped, slices.Concat(conv.Past, said.Past),
-		conv.Labels.Join(said.Labels)
+	sortTurns(conv.Turns)
+	conv.Dropped, conv.Archived = conv.Dropped+said.Dropped, conv.Archived+said.Archived
+	conv.Past, conv.Labels = slices.Concat(conv.Past, said.Past), conv.Labels.Join(said.Labels)
 	if said.Updated.After(conv.Updated) {
 		conv.Updated = said.Updated
 	}
 	return conv, nil
 }
+
+func sortTurns(turns []subjects.Turn) {
+	slices.SortStableFunc(turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
+}
+
+// TurnPage is a part of the archived turns of a session.
+type TurnPage struct {
+	Turns  []subjects.Turn // of the assistant and of the committee, oldest first
+	Before string          // of the page before it; "" = there is none
+	Lost   int             // turns between them that cannot be read
+}
+
+// maxTurnPage bounds a page of turns, in bytes, beyond its first turn.
+const maxTurnPage = 2 << 20
+
+// ErrPage means that a page of turns is named that no page before it has named.
+var ErrPage = errors.New("no such page of turns")
+
+// ArchivedTurns returns at most n, and about [maxTurnPage], of the turns that are no longer in the conversation of a
+// session: the latest, or with before, as a page has it, those before that page. Errors are those of [Client.Session]
+// and [ErrPage].
+func (c *Client) ArchivedTurns(ctx context.Context, id, before string, n int) (page TurnPage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	convs, left, err := c.archivedBefore(ctx, id, before)
+	if err != nil {
+		return page, err
+	}
+	type place struct {
+		turn subjects.Turn
+		n    int
+	}
+	var found [2][]place // latest first
+	end := left
+	for i, bucket := range sessionBuckets {
+		for size := 0; end[i] > 0 && left[i]-end[i] < n && size < maxTurnPage; {
+			end[i]--
+			data, _, err := c.out.Store(bucket).Get(ctx, convs[i].ArchivedTurnKey(end[i]))
+			p := place{n: end[i]}
+			size += len(data)
+			switch {
+			case errors.Is(err, actor.ErrNotFound):
+			case err != nil:
+				return page, err
+			case strict.DecodeStored(data, &p.turn) == nil:
+				found[i] = append(found[i], p)
+			}
+		}
+	}
+	// Of a bucket whose turns are taken and that has further ones, the next turn may be the latest.
+	isComplete := func(i int) bool { return len(found[i]) > 0 || end[i] == 0 }
+	for len(page.Turns) < n && len(found[0])+len(found[1]) > 0 && isComplete(0) && isComplete(1) {
+		i := 0
+		if len(found[0]) == 0 || len(found[1]) > 0 && found[1][0].turn.Time.After(found[0][0].turn.Time) {
+			i = 1
+		}
+		page.Turns, found[i] = append(page.Turns, found[i][0].turn), found[i][1:]
+	}
+	page.Lost = left[0] + left[1] - len(page.Turns)
+	for i, rest := range found {
+		if len(rest) > 0 { // they are in the page before
+			end[i] = rest[0].n + 1
+		}
+		page.Lost -= end[i]
+	}
+	slices.Reverse(page.Turns)
+	if end[0]+end[1] > 0 {
+		page.Before = fmt.Sprintf("%d-%d", end[0], end[1])
+	}
+	return page, nil
+}
+
+// archivedBefore returns the part of a session in each bucket, and how many archived turns it has before a page, in all
+// with "".
+func (c *Client) archivedBefore(ctx context.Context, id, before string) (convs [2]subjects.Conversation, left [2]int,
+	err error,
+) {
+	if subjects.CheckToken(id) != nil {
+		return convs, left, fmt.Errorf("session %q: %w", id, ErrNotFound)
+	}
+	missing := 0
+	for i, bucket := range sessionBuckets {
+		convs[i], err = c.readConversation(ctx, bucket, id)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			missing++
+		case err != nil:
+			return convs, left, err
+		}
+		left[i] = convs[i].Archived
+	}
+	if missing == len(left) {
+		return convs, left, fmt.Errorf("session %s: %w", id, ErrNotFound)
+	}
+	if before == "" {
+		return convs, left, nil
+	}
+	var at [2]int
+	if n, err := fmt.Sscanf(before, "%d-%d", &at[0], &at[1]); err != nil || n != len(at) ||
+		before != fmt.Sprintf("%d-%d", at[0], at[1]) || at[0] < 0 || at[1] < 0 || at[0] > left[0] || at[1] > left[1] {
+		return convs, left, fmt.Errorf("%w: %s", ErrPage, text.Clip(before, 40))
+	}
+	return convs, at, nil
+}
+
+// WholeSession is [Client.Session] with all its turns, the archived ones too. lost is the number of turns that are not
+// among them, because they cannot be read or an earlier version did not keep them.
+func (c *Client) WholeSession(ctx context.Context, id string) (conv subjects.Conversation, lost int, err error) {
+	if conv, err = c.Session(ctx, id); err != nil {
+		return conv, 0, err
+	}
+	lost = conv.Summarized + conv.Dropped - conv.Archived
+	known := map[string]bool{}
+	for _, t := range conv.Turns {
+		known[t.QueryID] = true
+	}
+	for page := (TurnPage{}); conv.Archived > 0; {
+		if page, err = c.ArchivedTurns(ctx, id, page.Before, archivePage); err != nil {
+			return conv, 0, err
+		}
+		lost += page.Lost
+		for _, t := range page.Turns {
+			if !known[t.QueryID] { // a turn that was archived meanwhile is there twice
+				conv.Turns = append(conv.Turns, t)
+			}
+		}
+		if page.Before == "" {
+			break
+		}
+	}
+	sortTurns(conv.Turns)
+	return conv, lost, nil
+}
+
+// archivePage is the number of archived turns that are read at once.
+const archivePage = 200
 
 // readConversation reads the part of a session in one bucket, with the errors of [Client.Session].
 func (c *Client) readConversation(ctx context.Context, bucket, id string) (conv subjects.Conversation, err error) {

@@ -21,7 +21,7 @@ import (
 type SessionSummary struct {
 	ID       string    `json:"session_id"`
 	Turns    int       `json:"turns"`          // with those that were summarized or dropped
-	Question string    `json:"first_question"` // at most [maxQuestion] bytes; "" when no turn is kept
+	Question string    `json:"first_question"` // at most [maxQuestion] bytes; "" = not known
 	Updated  time.Time `json:"updated"`
 	Running  bool      `json:"running,omitempty"` // a question of it is being answered
 	Summary  string    `json:"-"`                 // of older turns, when there is no Question
@@ -163,9 +163,15 @@ func indexConversation(conv subjects.Conversation) indexedConversation {
 	s := indexedConversation{SessionSummary: Summarize(conv), answered: slices.Clone(conv.Past)}
 	s.isStored = !conv.Deleted
 	if n := len(conv.Turns); n > 0 {
-		s.began, s.answered = conv.Turns[0].Time, append([]string{conv.Turns[n-1].QueryID}, s.answered...)
+		s.began = cmp.Or(conv.Began, conv.Turns[0].Time)
+		s.answered = append([]string{conv.Turns[n-1].QueryID}, s.answered...)
 	}
 	return s
+}
+
+// isFirst reports whether the first question of s was asked before that of o.
+func (s indexedConversation) isFirst(o indexedConversation) bool {
+	return o.Question == "" || s.Question != "" && s.began.Before(o.began)
 }
 
 // merge adds what another bucket has of the same session.
@@ -176,7 +182,7 @@ func (s indexedConversation) merge(o indexedConversation) indexedConversation {
 	case !o.isStored || s.Err != nil:
 		return s
 	}
-	if s.Question == "" || o.Question != "" && o.began.Before(s.began) {
+	if o.isFirst(s) {
 		s.Question, s.began = o.Question, o.began
 	}
 	s.Turns += o.Turns
@@ -300,9 +306,12 @@ func (c *Client) LastSession(ctx context.Context) (string, error) {
 // Summarize describes a conversation.
 func Summarize(c subjects.Conversation) SessionSummary {
 	s := SessionSummary{ID: c.SessionID, Turns: len(c.Turns) + c.Summarized + c.Dropped, Updated: c.Updated}
-	if len(c.Turns) > 0 {
+	switch {
+	case c.First != "":
+		s.Question = c.First
+	case len(c.Turns) > 0:
 		s.Question = text.Clip(c.Turns[0].Query, maxQuestion)
-	} else {
+	default:
 		s.Summary = text.Clip(c.Summary, maxQuestion)
 	}
 	return s

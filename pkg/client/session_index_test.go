@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -239,4 +240,101 @@ func TestSessionListShowsRunningQuestions(t *testing.T) {
 	})
 	f.checkSessions(f.c, "deleted", "c 1 should I?")
 	f.checkSessions(client.Wrap(f.as("gateway")), "after a restart", "c 1 should I?")
+}
+
+// TestArchivedTurnsArePaged: the turns of a session that are no longer in its conversation come page by page, those of
+// the assistant and of the committee by time, each once; what cannot be read is counted.
+func TestArchivedTurnsArePaged(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	parts := []sessionWriter{f.sessionWriter(subjects.Generator), f.sessionWriter(subjects.Committee)}
+	var want []string
+	counts := []int{0, 0}
+	parted := []subjects.Conversation{{SessionID: "s", Deletions: 2}, {SessionID: "s"}}
+	archive := func(part int) {
+		n := len(want)
+		id := fmt.Sprint("q", n)
+		want = append(want, id)
+		parts[part].put(parted[part].ArchivedTurnKey(counts[part]), subjects.Turn{
+			QueryID: id, Query: id, Time: indexTime.Add(time.Duration(n) * time.Minute),
+		})
+		counts[part]++
+	}
+	for n := range 23 {
+		archive(min(n%5, 4) / 4)
+	}
+	last := subjects.Turn{QueryID: "last", Time: indexTime.Add(time.Hour)}
+	for i, w := range parts {
+		w.put(subjects.ConversationKey("s"), subjects.Conversation{
+			Turns: []subjects.Turn{last}[:1-i], Archived: counts[i], Dropped: counts[i] + 2, First: "q0",
+			Began: indexTime, Deletions: parted[i].Deletions,
+		})
+	}
+	for _, account := range subjects.UserAccounts {
+		c := client.Wrap(f.as(account))
+		for _, size := range []int{1, 4, 23, 100} {
+			var got []string
+			before := ""
+			for pages := 0; ; pages++ {
+				page, err := c.ArchivedTurns(t.Context(), "s", before, size)
+				if err != nil || len(page.Turns) > size || page.Lost != 0 || pages > len(want) {
+					t.Fatalf("%s, page %d of %d: %+v, %v", account, pages, size, page, err)
+				}
+				ids := []string{}
+				for _, turn := range page.Turns {
+					ids = append(ids, turn.QueryID)
+				}
+				got = append(ids, got...)
+				if before = page.Before; before == "" {
+					break
+				}
+			}
+			if strings.Join(got, " ") != strings.Join(want, " ") {
+				t.Errorf("%s, pages of %d: %q, want %q", account, size, got, want)
+			}
+		}
+		whole, lost, err := c.WholeSession(t.Context(), "s")
+		if err != nil || len(whole.Turns) != len(want)+1 || lost != 4 || whole.Turns[len(want)].QueryID != "last" {
+			t.Errorf("%s: %d turns, %d lost, %v", account, len(whole.Turns), lost, err)
+		}
+	}
+	f.checkSessions(f.c, "the title is the first question", "s 28 q0")
+	for _, before := range []string{"x", "-1-0", "1", "99-0", "0-99", "1-1 ", "01-1"} {
+		if _, err := f.c.ArchivedTurns(t.Context(), "s", before, 5); !errors.Is(err, client.ErrPage) {
+			t.Errorf("before %q: %v", before, err)
+		}
+	}
+	for _, id := range []string{"nothing", "a.b", ""} {
+		if _, err := f.c.ArchivedTurns(t.Context(), id, "", 5); !errors.Is(err, client.ErrNotFound) {
+			t.Errorf("session %q: %v", id, err)
+		}
+	}
+	for n := range 7 { // too many bytes for one page
+		parts[n%2].put(subjects.Conversation{SessionID: "big"}.ArchivedTurnKey(n/2), subjects.Turn{
+			Query: fmt.Sprint(n), Answer: strings.Repeat("x", 900<<10),
+			Time: indexTime.Add(time.Duration(n) * time.Minute),
+		})
+	}
+	parts[0].put(subjects.ConversationKey("big"), subjects.Conversation{Archived: 4})
+	parts[1].put(subjects.ConversationKey("big"), subjects.Conversation{Archived: 3})
+	got := ""
+	for before := "4-3"; before != ""; {
+		page, err := f.c.ArchivedTurns(t.Context(), "big", before, 100)
+		if err != nil || len(page.Turns) == 0 {
+			t.Fatalf("%d turns, %v", len(page.Turns), err)
+		}
+		text := "| "
+		for _, turn := range page.Turns {
+			text += turn.Query + " "
+		}
+		got, before = text+got, page.Before
+	}
+	if strings.ReplaceAll(got, "| ", "") != "0 1 2 3 4 5 6 " || strings.Count(got, "|") < 2 {
+		t.Errorf("large turns come as %s", got)
+	}
+	parts[0].put(parted[0].ArchivedTurnKey(3), "damaged")
+	if page, err := f.c.ArchivedTurns(t.Context(), "s", "", 100); err != nil || page.Lost != 1 ||
+		len(page.Turns) != len(want)-1 || page.Before != "" {
+		t.Errorf("%d turns, %d lost, %v", len(page.Turns), page.Lost, err)
+	}
 }

@@ -7,8 +7,6 @@ import (
 	"iter"
 
 	"github.com/nats-io/nats.go"
-
-	"conclave/subjects"
 )
 
 // Watch is a subscription to the bus.
@@ -78,9 +76,6 @@ func (w *Watch) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// replayWindow is the number of events requested at once.
-const replayWindow = 64
-
 // replay yields the stored events that match the pattern, from w.since to the present end of the log, in order, and
 // returns the last sequence it covered. goOn is false when the iteration was ended or an error occurred. Deleted events
 // are skipped.
@@ -89,31 +84,15 @@ func (w *Watch) replay(ctx context.Context, yield func(Event, error) bool) (last
 	if err != nil {
 		return 0, false, err
 	}
-	type result struct {
-		Event
-		ok  bool
-		err error
-	}
-	for from := max(w.since, log.First); from <= log.Last; from += replayWindow {
-		results := make([]chan result, min(replayWindow, log.Last-from+1))
-		for i := range results {
-			results[i] = make(chan result, 1)
-			go func() {
-				e, ok, err := w.c.Event(ctx, from+uint64(i))
-				results[i] <- result{e, ok, err}
-			}()
+	for e, err := range w.c.EventsFrom(ctx, w.since, storedPattern(w.pattern)) {
+		if err != nil {
+			return 0, false, err
 		}
-		for _, ch := range results {
-			r := <-ch
-			if r.err != nil {
-				return 0, false, r.err
-			}
-			if _, match := subjects.Match(w.pattern, r.Subject); !r.ok || !match || !isStored(r.Subject) {
-				continue
-			}
-			if !yield(r.Event, nil) {
-				return 0, false, nil
-			}
+		if e.Seq > log.Last {
+			break
+		}
+		if isStored(e.Subject) && !yield(e, nil) {
+			return 0, false, nil
 		}
 	}
 	return log.Last, true, nil

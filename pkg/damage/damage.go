@@ -3,6 +3,7 @@
 package damage
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ type Report struct {
 	Found time.Time `json:"found"`
 	Text  string    `json:"text"`           // the damaged part, and what is lost at least
 	Kept  string    `json:"kept,omitempty"` // folder of the damaged files as they were, "" = there are none
-	// Part is the damaged stream, and [Memory] when memory cannot be opened; "" = another part.
+	// Part is the damaged stream, [Memory] when memory cannot be opened, or [Unknown]; "" = another part.
 	Part string `json:"part,omitempty"`
 	// Pending says that what the records of the part permitted has not been ended yet.
 	// The next start does it.
@@ -43,8 +44,11 @@ func (r Report) String() string {
 	return out
 }
 
-// Memory is the part of the data that is restored as a whole.
-const Memory = "memory"
+// Parts of the data besides streams.
+const (
+	Memory  = "memory"  // restored as a whole
+	Unknown = "unknown" // any stream may be damaged
+)
 
 // Remedy is what the user can do about reports.
 const Remedy = "what did not come back may be in an older backup (conclave restore <backup> --data <another " +
@@ -72,6 +76,10 @@ func Read(data string) (out []Report, err error) {
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &out)
+	}
+	if isEmpty := func(r Report) bool { return r.Text == "" }; err == nil &&
+		(len(out) == 0 || slices.ContainsFunc(out, isEmpty)) {
+		err = errors.New("it has no reports, or one that says nothing")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the list of damage: %w", err)
@@ -103,33 +111,36 @@ func Notice(data string) map[string]string {
 }
 
 // Add adds reports, each once whenever it was found, and is on disk when it returns. A list that cannot be read is
-// replaced by one that says so.
+// replaced by one that says so, also without reports: which parts were damaged is unknown then.
 func Add(data string, reports ...Report) error { return change(data, "", reports) }
 
-// Resolve is [Add] of a report that takes the place of all those of a part.
+// Resolve is [Add] of a report that takes the place of all those of a part. One without a folder gets theirs.
 func Resolve(data, part string, r Report) error { return change(data, part, []Report{r}) }
 
 // change removes the reports of a part, "" = none, and adds others.
 func change(data, part string, reports []Report) error {
-	if len(reports) == 0 {
-		return nil
-	}
 	unlock, err := file.LockFolder(data, lockTimeout)
 	if err != nil {
 		return fmt.Errorf("writing the list of damage: %w", err)
 	}
 	defer unlock()
-	list, err := Read(data)
-	if err != nil {
-		list = []Report{{Found: reports[0].Found, Text: "earlier reports of damage cannot be read"}}
+	list, err := readOrReplace(data)
+	if err == nil && len(reports) == 0 {
+		return nil
 	}
-	list = slices.DeleteFunc(list, func(r Report) bool { return part != "" && r.Part == part })
+	list = slices.DeleteFunc(list, func(r Report) bool {
+		if part == "" || r.Part != part {
+			return false
+		}
+		reports[0].Kept = cmp.Or(reports[0].Kept, r.Kept)
+		return true
+	})
 	for _, r := range reports {
 		known := slices.ContainsFunc(list, func(e Report) bool {
 			e.Found = r.Found
 			return e == r
 		})
-		if (len(list) < maxReports || r.Pending) && !known {
+		if (len(list) < maxReports || r.Pending || part != "") && !known {
 			list = append(list, r)
 		}
 	}
@@ -139,8 +150,20 @@ func change(data, part string, reports []Report) error {
 	return nil
 }
 
-// Accept removes all reports but the pending ones and returns those that it removed; a list that cannot be read is
-// removed too. The damaged files that were kept stay. Without a data folder it does nothing.
+// readOrReplace is [Read]; the list that comes with an error is to replace one that cannot be read.
+func readOrReplace(data string) ([]Report, error) {
+	list, err := Read(data)
+	if err != nil {
+		list = []Report{{
+			Found: time.Now(), Text: "earlier reports of damage cannot be read", Part: Unknown,
+			Pending: true,
+		}}
+	}
+	return list, err
+}
+
+// Accept removes all reports but the pending ones and returns those that it removed. The damaged files that were kept
+// stay. Without a data folder it does nothing.
 func Accept(data string) ([]Report, error) {
 	unlock, err := file.LockFolder(data, lockTimeout)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +173,7 @@ func Accept(data string) ([]Report, error) {
 		return nil, fmt.Errorf("accepting the damage: %w", err)
 	}
 	defer unlock()
-	list, _ := Read(data)
+	list, _ := readOrReplace(data)
 	isPending := func(r Report) bool { return r.Pending }
 	if slices.ContainsFunc(list, isPending) {
 		err = file.ReplaceJSON(listFile(data), slices.DeleteFunc(slices.Clone(list), func(r Report) bool {

@@ -9,7 +9,6 @@ import (
 
 // The patterns in this file classify the text of an answer. Each prefers false negatives: a missed hedge costs one
 // weaker answer, a false positive costs a search that nobody wanted. Patterns are compiled when they are first needed.
-// Each has a prefilter that must be changed with it.
 
 // isHedge reports whether an answer says that it cannot know current facts: no access to the web or to live data, or
 // knowledge that ends at some date, in English. Other gaps ("I cannot know your name") are no hedge. Of an answer
@@ -19,12 +18,7 @@ func isHedge(answer string) bool {
 	if utf8.RuneCountInString(s) > 1200 {
 		s = firstRunes(s, 300) + "\n" + lastRunes(s, 200)
 	}
-	return hedgePrefilter.passes(s) && hedgePattern().MatchString(s)
-}
-
-var hedgePrefilter = prefilter{
-	"do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
-	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date",
+	return hedgePattern().MatchString(s)
 }
 
 var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
@@ -55,19 +49,10 @@ func announcesAction(reply string) bool {
 		return false
 	}
 	last := lastSentence(s)
-	if strings.HasSuffix(last, "?") || !announcePrefilter.passes(last) || offerPattern().MatchString(last) {
+	if strings.HasSuffix(last, "?") || offerPattern().MatchString(last) {
 		return false
 	}
 	return announcePattern().MatchString(last)
-}
-
-var announcePrefilter = prefilter{
-	"i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
-	"let's", "moment", "hold on", "please wait", "searching", "looking up", "fetching", "checking", "querying",
-	"calling",
-	"running", "ich werde", "ich muss", "mich", "ich suche", "ich schaue", "ich prüfe", "ich recherchiere", "ich sehe",
-	"je vais", "laisse", "permettez-moi", "voy a", "déjame", "dejame", "permíteme", "vou", "deixe-me", "deixa-me",
-	"vado a", "lasciami", "fammi", "ora",
 }
 
 var announcePattern = sync.OnceValue(func() *regexp.Regexp {

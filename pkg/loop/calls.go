@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"conclave/pkg/model"
@@ -110,7 +111,7 @@ func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result,
 // assignID is the call's own id when that is valid and not used before, otherwise a new one of [Agent.NewID], or a
 // random one when NewID keeps returning unusable ids. before are the calls ahead of it in the same reply.
 func (t *turn) assignID(id string, before []model.Call) string {
-	for attempt := 0; !isValidID(id) || t.isUsedID(id, before); attempt++ {
+	for attempt := 0; !validID.MatchString(id) || t.isUsedID(id, before); attempt++ {
 		if attempt > 8 { // NewID repeats itself
 			id = "call_" + rand.Text()
 		} else {
@@ -130,15 +131,8 @@ func (t *turn) isUsedID(id string, before []model.Call) bool {
 		slices.ContainsFunc(t.history, inMessage)
 }
 
-// isValidID reports whether s can be an id on the bus: 1 to 64 letters, digits, underscores and hyphens.
-func isValidID(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; !isWordByte(c) && c != '-' {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
-}
+// validID matches what can be an id on the bus.
+var validID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // reportRefused reports a call that was answered without running.
 func (t *turn) reportRefused(d FinishedCall) {

@@ -37,16 +37,25 @@ func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 	return clean, true
 }
 
-// removeRules removes the lines that are rules of the system message. One rule that is the whole answer stays: the
-// user may have configured it and asked for it.
+// removeRules removes the lines that are rules of the system message, and its sentences. One that is the whole answer
+// stays: the user may have configured it and asked for it.
 func (t *turn) removeRules(answer string) string {
 	var kept []string
 	removed := 0
+	copied := t.copiedSentences(answer)
+	isCopied := func(s string) bool { return slices.Contains(copied, s) }
 	for line := range strings.SplitSeq(answer, "\n") {
 		rule := "- " + strings.TrimPrefix(strings.TrimSpace(line), "- ")
 		if len(rule) >= minOwnLine && slices.Contains(strings.Split(t.agent.System, "\n"), rule) {
 			removed++
 			continue
+		}
+		if len(copied) > 0 {
+			all := text.SentenceTexts(line, maxCleaned)
+			if own := slices.DeleteFunc(slices.Clone(all), isCopied); len(own) < len(all) {
+				removed += len(all) - len(own)
+				line = strings.Join(own, " ")
+			}
 		}
 		kept = append(kept, line)
 	}
@@ -55,6 +64,18 @@ func (t *turn) removeRules(answer string) string {
 		return answer
 	}
 	return clean
+}
+
+// copiedSentences are the sentences of the system message of at least minOwnWords words that stand in an answer.
+func (t *turn) copiedSentences(answer string) (out []string) {
+	for line := range strings.Lines(t.agent.System) {
+		for _, s := range text.SentenceTexts(line, maxOwnSentences) {
+			if len(strings.Fields(s)) >= minOwnWords && strings.Contains(answer, s) {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
 }
 
 // removeOwnSentences removes the sentences of a text that are, in any case of ASCII letters, sentences of the loop's

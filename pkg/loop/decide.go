@@ -70,7 +70,7 @@ func (t *turn) requestDecision(ctx context.Context, choices []model.Tool) (reply
 		return t.requestObject(ctx, instructNext(t.question(), choices), schema)
 	}
 	t.decision = []model.Message{
-		{Role: model.System, Content: listChoices(choices)},
+		{Role: model.System, Content: listChoices(choices, t.hasAttachment())},
 		{Role: model.User, Content: t.instructDecision(choices)},
 	}
 	defer func() { t.decision = nil }()
@@ -83,7 +83,18 @@ func (t *turn) instructDecision(choices []model.Tool) string {
 	if t.announced != "" {
 		return instructDecide(t.question(), lastSentence(t.announced), choiceNames(choices))
 	}
-	return instructDecide(t.lastQuestion(), t.question(), choiceNames(choices))
+	question := t.question()
+	if t.hasAttachment() {
+		question = firstRunes(question, maxDecided-len(attachedMark)) + attachedMark
+	}
+	return instructDecide(t.lastQuestion(), question, choiceNames(choices))
+}
+
+// hasAttachment reports whether untrusted content stands in the question's own message.
+func (t *turn) hasAttachment() bool {
+	return slices.ContainsFunc(t.state.Messages, func(m model.Message) bool {
+		return m.Role == model.User && strings.Contains(m.Content, untrustedMark)
+	})
 }
 
 // requestObject asks for a JSON object under a schema, with instruction as the last message; "" = none. Its text is not
@@ -100,7 +111,8 @@ func (t *turn) requestObject(ctx context.Context, instruction string, schema jso
 
 // useRecalled decides about the statements that were recalled for the question. Pinned facts are added to the turn, and
 // statements that clearly fit a question answer it. Otherwise the search becomes one of the choices, whose result is
-// there already: a small model takes any statement that it is shown for the answer. It is no choice when the
+// there already: a small model takes any statement that it is shown for the answer. A question's choice quotes the
+// first statement; beside a message that asks nothing a small model would repeat it. It is no choice when the
 // conversation has the statements already: a small model then goes on with the message before the question.
 func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
 	if t.recalled == nil {
@@ -117,9 +129,11 @@ func (t *turn) useRecalled(choices []model.Tool) []model.Tool {
 		t.leaveOutRecalled()
 		return choices
 	}
-	return append(slices.Clip(choices), model.Tool{
-		Name: t.recalled.Call.Name, Description: describeRecall(statements[0]),
-	})
+	search := model.Tool{Name: t.recalled.Call.Name, Description: searchesRecall}
+	if text.IsQuestion(t.question()) {
+		search.Description = describeRecall(statements[0])
+	}
+	return append(slices.Clip(choices), search)
 }
 
 // isSaid reports whether a statement stands in an earlier message of the user.
@@ -370,14 +384,19 @@ func describeArguments(parameters json.RawMessage) string {
 }
 
 // listChoices is the system message of a decision: the first sentence of each description, one a line, and the
-// examples.
-func listChoices(tools []model.Tool) string {
+// examples, first that of a message with an attachment where there is one: a small model otherwise searches for what
+// stands in it.
+func listChoices(tools []model.Tool, attached bool) string {
 	var b strings.Builder
 	b.WriteString(headChoices)
 	for i := range tools {
 		b.WriteString("- " + tools[i].Name + ": " + firstSentence(tools[i].Description) + "\n")
 	}
-	return b.String() + headExamples + selectExamples(choiceNames(tools))
+	b.WriteString(headExamples)
+	if attached {
+		b.WriteString(attachedExample)
+	}
+	return b.String() + selectExamples(choiceNames(tools))
 }
 
 // selectExamples returns the examples whose choice is among names: one with a missing tool would teach a small model to

@@ -171,7 +171,7 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 		lastText(answer) != instructFromResults("what time is it?", true) {
 		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
 	}
-	if want := listChoices(testTools); first.Messages[0].Content != want || len(first.Messages) != 2 {
+	if want := listChoices(testTools, false); first.Messages[0].Content != want || len(first.Messages) != 2 {
 		t.Errorf("first decision %v, want the choices and the question alone", first.Messages)
 	}
 	for i, r := range p.asked {
@@ -345,6 +345,25 @@ func TestShapeOfParameters(t *testing.T) {
 	}
 }
 
+// A decision names the text that came with a question, so that no tool is chosen to look for it.
+func TestDecisionNamesAttachment(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]bool{
+		"When is it?": false,
+		"When is it?\n\n[ATTACHMENT: UNTRUSTED 1]\nOn Monday.\n[END OF ATTACHMENT 1]": true,
+	} {
+		a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("On Monday."))
+		a.Calls = CallConstrained
+		s, err := RunTurn(t.Context(), a, question(content), Hooks{})
+		wantAnswer(t, s, err, "On Monday.", false)
+		asked := p.asked[0].Messages
+		if strings.Contains(asked[0].Content, attachedExample) != want ||
+			strings.Contains(asked[1].Content, attachedMark+"\n") != want {
+			t.Errorf("%q: %v", content, asked)
+		}
+	}
+}
+
 func TestChoicesAreListedShort(t *testing.T) {
 	t.Parallel()
 	got := listChoices([]model.Tool{{
@@ -353,7 +372,7 @@ func TestChoicesAreListedShort(t *testing.T) {
 		Parameters: json.RawMessage(
 			`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},` +
 				`"required":["url"]}`),
-	}, {Name: "now", Description: "Tells the time"}})
+	}, {Name: "now", Description: "Tells the time"}}, false)
 	if want := "\n- web_fetch: Reads one web page and returns its text.\n- now: Tells the time\n"; !strings.Contains(
 		got,
 		want) {
@@ -414,7 +433,7 @@ func TestRecalledStatements(t *testing.T) {
 		name, line, choice string // "" = no decision is made
 		want               string
 	}{
-		{"chosen for a statement", "- " + said, "search_memory", head + "\n- " + said + "\n\n" + stated},
+		{"chosen beside a statement", "- " + said, "search_memory", head + "\n- " + said + "\n\n" + stated},
 		{"chosen", "- " + said, "search_memory", head + "\n- " + said + "\n\n" + asked},
 		{"not chosen", "- " + said, "answer", plain},
 		{"a close match", "- " + RecallFits + said, "", head + "\n- " + said + "\n\n" + asked},
@@ -437,6 +456,9 @@ func TestRecalledStatements(t *testing.T) {
 		s, err := RunTurn(t.Context(), a, in, Hooks{})
 		wantAnswer(t, s, err, "Black.", false)
 		offer := "\n- search_memory: The user said: \"I take my coffee black.\"\n"
+		if in.State.Messages[0].Content == stated { // no quote to repeat
+			offer = "\n- search_memory: Finds what the user said about themselves, their people and things.\n"
+		}
 		if offered := tt.choice != "" && strings.Contains(p.asked[0].Messages[0].Content, offer); offered !=
 			strings.Contains(tt.name, "chosen") {
 			t.Errorf("%s: decision %q", tt.name, p.asked[0].Messages[0].Content)
@@ -530,6 +552,10 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 		{"a fenced call", "```json\n{\"name\": \"answer\", \"arguments\": {}}\n```", "Again."},
 		{"a line of the rules", "Never invent facts, numbers, names or links.\nParis.", "Paris."},
 		{
+			"sentences of the prompt", "They agree. Weigh all that was said, and decide at the end. Paris. Be brief.",
+			"They agree. Paris. Be brief.",
+		},
+		{
 			"JSON that the user wanted", `{"name": "Ada", "arguments": {"age": 3}}`,
 			`{"name": "Ada", "arguments": {"age": 3}}`,
 		},
@@ -562,7 +588,8 @@ func TestCopiedPromptIsNoAnswer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(tt.reply), textReply("Again."))
-			a.Calls, a.System = CallConstrained, "- Never invent facts, numbers, names or links."
+			a.Calls, a.System = CallConstrained, "You close the deliberation. Weigh all that was said, and decide at "+
+				"the end. Be brief.\n\n- Never invent facts, numbers, names or links."
 			a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "none", Fault: "failed"} }
 			a.Tools = a.Tools[:1]
 			in := question("What is the capital of France?")

@@ -44,7 +44,7 @@ func (l Limits) withDefaults(window int) Limits {
 	setInt(&l.AnswerTokens, 4096, 0)
 	setInt(&l.ReplyBytes, 256<<10, 64<<20)
 	setInt(&l.WholeRounds, 3, 0)
-	setInt(&l.CallsPerReply, 8, 0)
+	setInt(&l.CallsPerReply, 20, 0)
 	setInt(&l.ResultBytes, resultBytes, unbounded)
 	setDuration(&l.TurnTimeout, 10*time.Minute)
 	setDuration(&l.CallTimeout, 2*time.Minute)

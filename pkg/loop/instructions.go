@@ -60,6 +60,9 @@ func recalledStatements(result string) (out []string) {
 	return out
 }
 
+// searchesRecall describes the choice to use recalled statements without them.
+const searchesRecall = "Finds what the user said about themselves, their people and things."
+
 // describeRecall describes the choice to use recalled statements by the first of them: a small model does not guess
 // that the answer is in one which it does not see.
 func describeRecall(statement string) string { return `The user said: "` + statement + `"` }
@@ -174,6 +177,9 @@ const (
 	headChoices = "You choose what is needed to reply to a message.\n- " + answerChoice +
 		": general knowledge, language, code, calculation, small talk\n"
 	headExamples = "\nExamples:\n"
+	// attachedMark follows a message that came with a text: named elsewhere, the text changed no decision.
+	attachedMark    = " (with a text)"
+	attachedExample = `"When does it begin?"` + attachedMark + " -> " + answerChoice + "\n"
 )
 
 // headSummary comes before the summary. The summary is a message of its own and not part of the system message: it may

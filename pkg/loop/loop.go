@@ -80,7 +80,7 @@ type Limits struct {
 	ReplyBytes    int           // of one reply; the rest is not read [256 KiB]
 	ResultBytes   int           // of one tool result in the context [a quarter of the window]
 	WholeRounds   int           // tool rounds kept whole; older ones are shortened to a line per message [3]
-	CallsPerReply int           // calls beyond it are refused [8]
+	CallsPerReply int           // calls beyond it are refused [20]
 }
 
 // Hedge is what to do about an answer that says it cannot know current facts.

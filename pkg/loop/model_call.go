@@ -52,6 +52,7 @@ func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply
 	if t.hooks.Generating != nil {
 		t.hooks.Generating(t.state.Step + 1)
 	}
+	t.hostKnown = false
 	r, err := t.readReply(ctx, req, timer)
 	for wait := firstBackoff; isBackSoon(err) && r.isEmpty() && wait <= lastBackoff; wait *= 2 {
 		if !Sleep(ctx, wait) {
@@ -63,8 +64,20 @@ func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errCallTimeout) {
 		r.timedOut, err = true, fmt.Errorf("%w: %w", cause, err)
 	}
+	if err != nil && !t.hostKnown && ctx.Err() == nil && r.isEmpty() && r.thinking == "" {
+		// given to no model, so it stayed here
+		t.addHost("")
+	}
 	t.addUsage(&r, estimate, err)
 	return r, err
+}
+
+// addHost adds a host that gets the prompt of a call, "" for this machine.
+func (t *turn) addHost(host string) {
+	t.hostKnown = true
+	if u := &t.state.Usage; !slices.Contains(u.Hosts, host) {
+		u.Hosts = append(slices.Clip(u.Hosts), host)
+	}
 }
 
 // isBackSoon reports whether the model server is busy, or the model actor restarts.
@@ -105,9 +118,6 @@ func (t *turn) addUsage(r *reply, estimate int, err error) {
 	}
 	if r.final.Model != "" {
 		u.Model = r.final.Model
-		if !slices.Contains(u.Hosts, r.final.RemoteHost) {
-			u.Hosts = append(slices.Clip(u.Hosts), r.final.RemoteHost)
-		}
 	}
 	t.compareCounts(estimate, prompt)
 }

@@ -296,7 +296,7 @@ func TestOversizedReplyEndsTheRequest(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		a, _ := startServer(t, stream,
 			scriptserver.Exchange{Reply: scriptserver.Reply{
-				Content: "word ",
+				Content: "word", // one word, so that it does not repeat itself
 				Quirks:  scriptserver.Quirks{Bytes: 200_000},
 			}})
 		a.Limits.ReplyBytes = 10_000

@@ -19,6 +19,7 @@ type reply struct {
 	offeredTools  bool // tools were offered in the request
 	hitTokenLimit bool // the output reached its token limit
 	hitByteLimit  bool // the reply is longer than [Limits.ReplyBytes]; the rest was not read
+	repeats       bool // the model wrote the same again and again; the rest was not read
 	copied        bool // the model copied text of its prompt, which is removed from text
 	timedOut      bool // the call ran into [Limits.FirstToken] or [Limits.CallTimeout]
 }
@@ -35,13 +36,14 @@ type replyReader struct {
 	bytesLeft int // bytes that may still be read
 	thinking  []byte
 	utf8      utf8Decoder // of the thinking
+	checked   int         // bytes of the text that were checked for repetitions
 	native    []foundCall
 	reply     reply
 }
 
-// readReply sends req and reads the reply; each chunk restarts timer. It stops reading at [Limits.ReplyBytes] and when
-// ctx ends, also when the backend goes on after the end of ctx. A reply without its last chunk is [model.ErrCut]. With
-// an error the reply holds what was read before.
+// readReply sends req and reads the reply; each chunk restarts timer. It stops reading at [Limits.ReplyBytes], when the
+// text repeats itself and when ctx ends, also when the backend goes on after the end of ctx. A reply without its last
+// chunk is [model.ErrCut]. With an error the reply holds what was read before.
 func (t *turn) readReply(ctx context.Context, req model.Request, timer *silenceTimer) (reply, error) {
 	rd := &replyReader{
 		turn: t, timer: timer, scanner: newReplyScanner(t.tools, &t.copied),
@@ -58,8 +60,14 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 		if err != nil {
 			return err
 		}
-		if c.Notice != "" { // not a part of the reply: the time for that goes on
+		if c.Final.Model != "" {
+			rd.turn.addHost(c.Final.RemoteHost)
+		}
+		switch { // not a part of the reply: the time for that goes on
+		case c.Notice != "":
 			rd.turn.reportNote(NoteMachine, c.Notice)
+			continue
+		case c.Final.Model != "" && !c.Done:
 			continue
 		}
 		rd.timer.restart(c.Reading)
@@ -85,8 +93,8 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 	return model.ErrCut
 }
 
-// addChunk reads one chunk. It reports false when the reply is longer than what may be read. Native calls beyond twice
-// [Limits.CallsPerReply] are dropped.
+// addChunk reads one chunk. It reports false when the reply is longer than what may be read, or repeats itself. Native
+// calls beyond twice [Limits.CallsPerReply] are dropped.
 func (rd *replyReader) addChunk(c *model.Chunk) bool {
 	for _, call := range c.Calls {
 		size := len(call.Name) + len(call.ID) + len(call.Arguments)
@@ -109,7 +117,11 @@ func (rd *replyReader) addChunk(c *model.Chunk) bool {
 		rd.scanner.feed(rd.takeBytes(c.Content))
 		rd.report(from)
 	}
-	return !rd.reply.hitByteLimit
+	if n := len(rd.scanner.buf); n-rd.checked >= minRepeated*maxRepeats {
+		rd.checked = n
+		_, rd.reply.repeats = cutRepetition(rd.scanner.buf)
+	}
+	return !rd.reply.hitByteLimit && !rd.reply.repeats
 }
 
 // takeBytes is as much of s as may still be read.
@@ -146,10 +158,14 @@ func (rd *replyReader) reportThinking(b []byte) {
 // text, which repeat them; a failed reply has no calls from text.
 func (rd *replyReader) finish(failed bool) reply {
 	from, r := len(rd.scanner.thinking), &rd.reply
-	rd.scanner.finish(failed || r.hitByteLimit || r.hitTokenLimit)
+	rd.scanner.finish(failed || r.hitByteLimit || r.hitTokenLimit || r.repeats)
 	rd.report(from)
 	rd.reportTokens(rd.shown.flush())
-	r.text = strings.TrimSpace(stripFrames(string(rd.scanner.text)))
+	text := rd.scanner.text
+	if r.repeats {
+		text, _ = cutRepetition(text)
+	}
+	r.text = strings.TrimSpace(stripFrames(string(text)))
 	r.thinking = rd.joinThinking()
 	r.unreadable, r.unknownTool = rd.scanner.unreadable, rd.scanner.unknownTool
 	switch {

@@ -45,6 +45,7 @@ type turn struct {
 	toolsGivenUp bool // no tools are offered any more, not even in text form
 	thinkingOff  bool // the model rejected thinking
 
+	hostKnown    bool    // the host that gets the prompt of the last model call is in Usage.Hosts
 	lastSent     int     // estimated tokens of the last request
 	promptCap    int     // most prompt tokens after the server rejected a prompt as too long; 0 = as the window allows
 	countRatio   float64 // largest ratio of the server's token count to the estimate in this turn; 0 = unknown
@@ -161,7 +162,7 @@ func (t *turn) handleReply(ctx context.Context, r reply) error {
 		return t.retryUnreadable(ctx, r, instructDropped)
 	case r.text == "":
 		return t.retryUnreadable(ctx, r, instructEmpty)
-	case r.hitTokenLimit || r.hitByteLimit:
+	case r.hitTokenLimit || r.hitByteLimit || r.repeats:
 		return t.finishCutOff(ctx, r)
 	case t.nudge(r):
 		return nil
@@ -186,12 +187,15 @@ func (t *turn) retryWithMoreTokens(r reply) bool {
 	return true
 }
 
-// finishCutOff ends the turn with the text of r, an answer that hit a limit of tokens or bytes, as a partial answer.
-// The error is that of the checkpoint.
+// finishCutOff ends the turn with the text of r, an answer that hit a limit of tokens or bytes or repeats itself, as a
+// partial answer. The error is that of the checkpoint.
 func (t *turn) finishCutOff(ctx context.Context, r reply) error {
-	if r.hitByteLimit {
+	switch {
+	case r.repeats:
+		t.addNote(NoteCut, "the model wrote the same again and again, so its reply was ended there")
+	case r.hitByteLimit:
 		t.noteOversized()
-	} else {
+	default:
 		t.addNote(NoteCut, "the answer hit its token limit and is cut off there")
 	}
 	t.appendThinking(r.thinking)

@@ -675,6 +675,52 @@ func TestStopKeepsThinking(t *testing.T) {
 	})
 }
 
+// TestHostsOfUnfinishedReplies: who got the prompt is known without a complete reply, by the chunk that names the
+// model; a call that was given to no model stayed on this machine. A stop before that chunk leaves it unknown.
+func TestHostsOfUnfinishedReplies(t *testing.T) {
+	t.Parallel()
+	// asked is a reply that names the hosts, and then waits, or ends with an error.
+	asked := func(err error, hosts ...string) scriptedReply {
+		reply := scriptedReply{err: err, wait: err == nil}
+		for _, h := range hosts {
+			reply.chunks = append(reply.chunks, model.Chunk{Final: model.Final{Model: "m", RemoteHost: h}})
+		}
+		return reply
+	}
+	failed := errors.New("500 Internal Server Error")
+	stopped := asked(nil, "")
+	stopped.chunks = append(stopped.chunks, model.Chunk{Content: "It is"})
+	for name, tt := range map[string]struct {
+		play scriptedReply
+		want []string
+	}{
+		"stopped":               {stopped, []string{""}},
+		"stopped in the queue":  {asked(nil, ""), []string{""}},
+		"failed":                {asked(failed, ""), []string{""}},
+		"denied":                {errorReply(model.ErrRemote), []string{""}},
+		"no such model":         {errorReply(model.ErrMissing), []string{""}},
+		"remote, stopped":       {asked(nil, "a.example"), []string{"a.example"}},
+		"remote, failed":        {asked(failed, "a.example"), []string{"a.example"}},
+		"forwarded, denied":     {asked(model.ErrRemote, "", "b.example"), []string{"", "b.example"}},
+		"stopped before":        {scriptedReply{wait: true}, nil},
+		"failed after text":     {scriptedReply{chunks: []model.Chunk{{Content: "It"}}, err: failed}, nil},
+		"failed after thinking": {scriptedReply{chunks: []model.Chunk{{Thinking: "It"}}, err: failed}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a, _ := newAgent(t, tt.play)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errStop)
+				defer cancel()
+				s, err := RunTurn(ctx, a, question("q"), Hooks{})
+				if err == nil || !slices.Equal(s.Usage.Hosts, tt.want) {
+					t.Errorf("%v, hosts %q, want %q", err, s.Usage.Hosts, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestStopWhileCalling(t *testing.T) {
 	t.Parallel()
 	a, _ := newAgent(t, callReply("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`))

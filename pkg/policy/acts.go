@@ -125,7 +125,7 @@ func (f ToolFacts) Tool(name, zone string) (Tool, error) {
 		effects = append(effects, 1<<i)
 	}
 	t := Tool{
-		Name: name, Zone: zone, Known: true, Effects: Declare(effects...), Act: act, Args: Args{},
+		Name: name, Zone: zone, Known: true, Foreign: true, Effects: Declare(effects...), Act: act, Args: Args{},
 		IDs: slices.Clone(f.IDs), People: slices.Clone(f.People),
 	}
 	for _, w := range f.About {

@@ -21,7 +21,10 @@ const operatorAccount = "operator"
 // ParseDeclaration returns the tool name of the account zone as declared. It rejects what [ToolFacts.Tool] rejects, and
 // facts without an act. Without an act its effects are undeclared, so each call of an agent needs approval.
 func ParseDeclaration(name, zone string, d subjects.ToolDeclaration) (AddedTool, error) {
-	added := AddedTool{Tool: Tool{Name: name, Zone: zone, Known: true, AskEach: true}, Types: slices.Clone(d.Agents)}
+	added := AddedTool{
+		Tool:  Tool{Name: name, Zone: zone, Known: true, Foreign: true, AskEach: true},
+		Types: slices.Clone(d.Agents),
+	}
 	if d.Act == "" {
 		if d.Effects != nil || len(d.Args)+len(d.About)+len(d.IDs)+len(d.People) > 0 {
 			return AddedTool{}, errors.New("effects and arguments are declared without an act; name the act, such as " +

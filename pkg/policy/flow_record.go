@@ -16,25 +16,27 @@ type flowRecord struct {
 	Private  bool             `json:"private,omitempty"`
 	Searches []searchLinks    `json:"searches,omitempty"`
 	Listings []listing        `json:"listings,omitempty"`
-	IDs      []string         `json:"trusted_ids,omitempty"`
 	Public   []string         `json:"public,omitempty"`
 	Strange  []string         `json:"strange,omitempty"`
-	Found    []found          `json:"found,omitempty"`
+	Found    []found          `json:"people,omitempty"`
 	Overflow bool             `json:"overflow,omitempty"`
 	Dropped  bool             `json:"dropped_private,omitempty"`
+	Labels   []idLabel        `json:"labels,omitempty"`
 
-	// Links, Values and OldIDs are in records of older versions. They permit nothing now.
-	OldIDs []string `json:"ids,omitempty"`
-	Links  []string `json:"links,omitempty"`
-	Values []string `json:"values,omitempty"`
+	// Links and the fields after it are in records of older versions. They permit nothing now.
+	OldFound   json.RawMessage `json:"found,omitempty"`
+	TrustedIDs []string        `json:"trusted_ids,omitempty"`
+	OldIDs     []string        `json:"ids,omitempty"`
+	Links      []string        `json:"links,omitempty"`
+	Values     []string        `json:"values,omitempty"`
 }
 
 // MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
 	data, err := json.Marshal(flowRecord{
 		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches,
-		Listings: f.listings, IDs: f.ids,
-		Found: f.found, Overflow: f.overflow, Dropped: f.dropped,
+		Listings: f.listings, Found: f.found, Overflow: f.overflow, Dropped: f.dropped,
+		Labels: f.labels,
 	})
 	if err != nil {
 		return nil, err
@@ -90,8 +92,9 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	}
 	*f = Flow{
 		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches,
-		listings: r.Listings, ids: r.IDs,
+		listings:    r.Listings,
 		publicWords: r.Public, untrusted: r.Strange, found: r.Found, overflow: r.Overflow, dropped: r.Dropped,
+		labels: r.Labels,
 	}
 	f.index()
 	return nil

@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -38,6 +39,24 @@ func (f *Flow) WithTaint(t subjects.Taint) *Flow {
 	}
 	next := f.clone()
 	next.addSource(t)
+	return next
+}
+
+// WithLost returns f after a part of its record, or all of it, was lost: what was read since then is unknown. The
+// session counts as one that has read untrusted content, and private data that none of its questions asked for; no
+// listing is trusted any more, and the grants of its questions may have been used. lastTurn is the sequence of the last
+// message so far; those that f lacks are not added any more. An unknown session stays unknown.
+func (f *Flow) WithLost(at time.Time, lastTurn uint64) *Flow {
+	next := f.WithTaint(subjects.Taint{Tool: "(damaged record)", Time: at})
+	if next == nil {
+		return nil
+	}
+	next.lastTurn, next.private, next.dropped = lastTurn, true, true
+	next.untrusted, next.overflow, next.listings, next.found = nil, true, nil, nil
+	for i := range next.questions {
+		q := &next.questions[i]
+		q.Private, q.Unasked, q.Grants = true, true, nil
+	}
 	return next
 }
 
@@ -96,9 +115,11 @@ func (f *Flow) WithResult(r Result) *Flow {
 		next.questions[i].Unasked = next.questions[i].Unasked || !asked
 	}
 	if asked || actEffects[r.Tool.Act] != nil { // an act ran because the user wanted it
-		next.addIDs(r.Query, l.Trust == subjects.Trusted, extractIDs(r.Tool.IDs, r.Text))
+		next.addIDs(r, l.Trust == subjects.Trusted)
 	}
 	next.addFound(r)
+	next.addLabels(r)
+	next.noteQuery(r)
 	next.noteOpened(r.Source)
 	if r.Tool.Args.With(RoleQuery) != "" && len(r.Links) > 0 && len(r.Links) <= maxSearchLinks {
 		next.searches = lastN(append(next.searches, searchLinks{Links: slices.Clone(r.Links)}), maxSearches)
@@ -121,30 +142,98 @@ func (f *Flow) WithResult(r Result) *Flow {
 	return next
 }
 
-// addIDs adds the ids of a result: those of a trusted one for the session, those of any other for its question. The ids
-// of the oldest questions are dropped when all together exceed maxListBytes.
-func (f *Flow) addIDs(query string, trusted bool, ids []string) {
-	if trusted {
-		f.ids = appendBounded(f.ids, maxIDs, ids...)
+// addIDs adds the ids of a result to its question. Those of a trusted result that stand beside a value of the question
+// are named by it.
+func (f *Flow) addIDs(r Result, trusted bool) {
+	i := slices.IndexFunc(f.questions, func(s question) bool { return s.Query == r.Query })
+	if i < 0 || len(r.Tool.IDs) == 0 {
 		return
 	}
-	size := 0
-	for i := len(f.questions) - 1; i >= 0; i-- {
-		q := &f.questions[i]
-		if q.Query == query {
-			q.IDs = appendBounded(slices.Clone(q.IDs), maxIDs, ids...)
+	q := &f.questions[i]
+	q.Found = slices.Clone(q.Found)
+	objects := listObjects(r.Text)
+	for _, object := range objects[:min(len(objects), maxIDs+1)] {
+		named := trusted && q.namesObject(r.Tool, object)
+		for _, v := range object {
+			id := foundID{Tool: r.Tool.Name, ID: v.text, Named: named}
+			if slices.Contains(r.Tool.IDs, v.key) && len(v.text) <= 128 && !slices.Contains(q.Found, id) {
+				q.Found = append(q.Found, id)
+			}
 		}
-		if size += listBytes(q.IDs); size > maxListBytes {
-			q.IDs = nil
+	}
+	if len(q.Found) > maxIDs { // the choice is too large
+		q.Found = nil
+	}
+}
+
+// labelOf returns what an object of a result calls itself, and who sent it; "" without either.
+func labelOf(object []leaf) string {
+	var parts []string
+	for _, keys := range [][]string{{"title", "subject", "name", "summary"}, {"from", "sender"}} {
+		for _, key := range keys {
+			if at := slices.IndexFunc(object, func(v leaf) bool { return strings.EqualFold(v.key, key) }); at >= 0 {
+				parts = append(parts, quoteClipped(object[at].text, 60))
+				break
+			}
+		}
+	}
+	return strings.Join(parts, " from ")
+}
+
+// addLabels adds what the objects of a result call their ids.
+func (f *Flow) addLabels(r Result) {
+	if len(r.Tool.IDs) == 0 {
+		return
+	}
+	objects := listObjects(r.Text)
+	for _, object := range objects[:min(len(objects), maxLabels)] {
+		label := labelOf(object)
+		for _, v := range object {
+			l := idLabel{r.Tool.Name, v.text, label}
+			if label != "" && slices.Contains(r.Tool.IDs, v.key) && len(v.text) <= 128 {
+				others := slices.DeleteFunc(slices.Clone(f.labels), func(o idLabel) bool { return o == l })
+				f.labels = lastN(append(others, l), maxLabels)
+			}
 		}
 	}
 }
 
-// isResultID reports whether an id is in a trusted result that some question pointed to, or in an untrusted result that
-// this question points to.
-func (f *Flow) isResultID(query, id string) bool {
-	q := f.findQuestion(query)
-	return slices.Contains(f.ids, id) || q != nil && slices.Contains(q.IDs, id)
+// describeID says what a result called an id, to follow it; "" when none did, or results called it differently. f must
+// not be nil.
+func (f *Flow) describeID(id string) (out string) {
+	label := ""
+	for _, l := range f.labels {
+		switch {
+		case l.ID != id:
+		case label != "" && l.Label != label:
+			return ""
+		default:
+			label, out = l.Label, ", which "+l.Tool+" showed as "+l.Label+","
+		}
+	}
+	return out
+}
+
+// namesObject reports whether the question has a value of an object that a tool returned, besides its id.
+func (q *question) namesObject(t Tool, object []leaf) bool {
+	return slices.ContainsFunc(object, func(v leaf) bool {
+		return len(t.IDs) > 0 && len(v.text) <= 128 && !slices.Contains(t.IDs, v.key) && q.has(normalizeValue(v.text))
+	})
+}
+
+// isFoundID reports whether a result that the question asked for has an id.
+func (q *question) isFoundID(id string) bool {
+	return slices.ContainsFunc(q.Found, func(own foundID) bool { return own.ID == id })
+}
+
+// isOnlyID reports whether an id leaves no choice: it is the only one that a tool returned for the question, or the
+// only one of them that the question names.
+func (q *question) isOnlyID(id string) bool {
+	return slices.ContainsFunc(q.Found, func(own foundID) bool {
+		return own.ID == id && !slices.ContainsFunc(q.Found, func(o foundID) bool {
+			return o.Tool == own.Tool && o.ID != id && (o.Named || !own.Named)
+		})
+	})
 }
 
 // addListing adds the values of a trusted result. before is the state in which the call was made. Recalled content
@@ -187,6 +276,21 @@ func (f *Flow) listTyped(args json.RawMessage) (out []string) {
 	return out
 }
 
+// noteQuery stores the first queries of a search for a question.
+func (f *Flow) noteQuery(r Result) {
+	i := slices.IndexFunc(f.questions, func(s question) bool { return s.Query == r.Query })
+	args, err := flattenArguments(Call{Tool: r.Tool, Args: r.Args})
+	if i < 0 || err != nil || r.Tool.Args.With(RoleQuery) == "" {
+		return
+	}
+	q := &f.questions[i]
+	for _, a := range args {
+		if a.role == RoleQuery && len(q.Queries) < 2 && !slices.Contains(q.Queries, a.text) {
+			q.Queries = append(slices.Clone(q.Queries), text.Cut(a.text, maxQuoteText))
+		}
+	}
+}
+
 // noteOpened marks a fetched URL as opened where it is the next link of a search.
 func (f *Flow) noteOpened(url string) {
 	f.searches = slices.Clone(f.searches)
@@ -216,14 +320,42 @@ func (f *Flow) isAskedFor(r Result) bool {
 		case a.role == RoleUnasked:
 			return false
 		case a.role == RoleSetting, a.role == RoleOption && slices.Contains(a.values, a.text), a.text == "":
-		case f.isUserValue(a.text), f.isUserDay(a.text), f.isMadeOfUserWords(a.text):
-			typed++
-		case a.role == RoleTime, f.isListed(a.text):
+		case f.isUserValue(a.text) && !isStopWord(a.text), f.isUserDay(a.text), f.isMadeOfUserWords(a.text):
+			if q.hasName(a.text) || len(slices.DeleteFunc(splitWords(a.text), isStopWord)) > 1 {
+				typed++
+			}
+		case a.role == RoleTime:
+		case f.isListed(a.text):
+			if f.isListedAs(a.text, q.Text) {
+				typed++
+			}
 		default:
 			return false
 		}
 	}
-	return typed > 0 || namesAny(q.Text, r.Tool.About)
+	if typed > 0 || namesAny(q.Text, r.Tool.About) {
+		return true
+	}
+	objects := listObjects(r.Text)
+	return r.Labels().Trust == subjects.Trusted && len(objects) <= maxIDs &&
+		slices.ContainsFunc(objects, func(o []leaf) bool { return q.namesObject(r.Tool, o) })
+}
+
+// hasName reports whether a word of a value is a name in the question: capitalized inside of a sentence, quoted, or
+// with a digit or an @. A common word, as "summary", could look up anything.
+func (q *question) hasName(value string) bool {
+	words := splitWords(value)
+	for _, s := range readSentences(q.Text) {
+		for i, w := range s {
+			isOwn := slices.ContainsFunc(splitWords(w.lower), func(p string) bool {
+				return slices.Contains(words, strings.TrimSuffix(p, "'s"))
+			})
+			if isOwn && isNameLike(w) && (i > 0 || !isCapitalized(w.text) || w.quoted) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // namesAny reports whether a text has one of the nouns, also in the plural.
@@ -234,17 +366,41 @@ func namesAny(s string, nouns []string) bool {
 	})
 }
 
-// extractIDs returns the values of the given fields in a JSON text; none in any other text. Text inside of a string
-// value is not parsed, so content cannot add an id.
-func extractIDs(fields []string, s string) (out []string) {
-	if len(fields) == 0 {
+// leaf is a text or number of a JSON text with the key that it stands under.
+type leaf struct{ key, text string }
+
+// listObjects returns the leaves of each object of a JSON text, without those of objects inside of it; none of any
+// other text. Text inside of a string is not parsed, so content cannot add an object.
+func listObjects(s string) (out [][]leaf) {
+	var top any
+	d := json.NewDecoder(strings.NewReader(s))
+	d.UseNumber()
+	if d.Decode(&top) != nil {
 		return nil
 	}
-	walkJSON(s, func(key, value string) {
-		if slices.Contains(fields, key) {
-			out = append(out, value)
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, x := range v {
+				walk(x)
+			}
+		case map[string]any:
+			var object []leaf
+			for key, x := range v {
+				switch x := x.(type) {
+				case string:
+					object = append(object, leaf{key, x})
+				case json.Number:
+					object = append(object, leaf{key, x.String()})
+				default:
+					walk(x)
+				}
+			}
+			out = append(out, object)
 		}
-	})
+	}
+	walk(top)
 	return out
 }
 
@@ -310,7 +466,7 @@ func extractNames(s string) (out []string) {
 }
 
 // isListed reports whether a trusted tool listed this value, ignoring case. It does not make the value a destination:
-// see [Grant.coversDestination].
+// see [act.coversDestination].
 func (f *Flow) isListed(value string) bool {
 	v := strings.ToLower(strings.TrimSpace(value))
 	return slices.ContainsFunc(f.listings, func(l listing) bool { return slices.Contains(l.Values, v) })
@@ -323,6 +479,14 @@ func (f *Flow) isSearchResult(address string) bool {
 	return slices.ContainsFunc(f.searches, func(s searchLinks) bool {
 		i := slices.Index(s.Links, address)
 		return i >= 0 && (!f.private || i <= s.Opened)
+	})
+}
+
+// isListedAs reports whether a trusted tool listed a value as something that a question names.
+func (f *Flow) isListedAs(value, question string) bool {
+	v := normalizeValue(value)
+	return slices.ContainsFunc(f.listings, func(l listing) bool {
+		return slices.Contains(l.Values, v) && namesAny(question, l.About)
 	})
 }
 

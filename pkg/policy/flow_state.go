@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -20,13 +21,14 @@ type Flow struct {
 	private     bool
 	searches    []searchLinks
 	listings    []listing
-	ids         []string // ids in trusted results that a question points to
-	publicWords []string // words of public results
-	untrusted   []string // hosts and addresses in untrusted results, in lower case
-	overflow    bool     // untrusted is incomplete: no listing is trusted any more
-	found       []found  // destinations that places named by a question hold
-	dropped     bool     // private data was read for a question that is no longer in the list
+	publicWords []string  // words of public results
+	untrusted   []string  // hosts and addresses in untrusted results, in lower case
+	overflow    bool      // untrusted is incomplete: no listing is trusted any more
+	found       []found   // people of objects that a question names
+	dropped     bool      // private data was read for a question that is no longer in the list
+	labels      []idLabel // titles and senders of ids, for reasons
 
+	planText      string         // the plan of the question that is judged, see withPlanWords
 	userText      string         // all questions, one per line; derived by index
 	userTextLower string         // userText in lower case
 	userTextIDs   string         // userTextLower without dates and list numbers, whose digits are no ids
@@ -38,18 +40,36 @@ type question struct {
 	Query   string  `json:"query"`
 	Text    string  `json:"text"`
 	Plan    string  `json:"plan,omitempty"` // words of a plan for it that count as the user's, see [Flow.WithPlan]
-	Grants  []Grant `json:"grants,omitempty"`
+	Grants  []Grant `json:"orders,omitempty"`
 	Private bool    `json:"private,omitempty"` // private data was read for it
 	Unasked bool    `json:"unasked,omitempty"` // private data was read that its words do not ask for
-	// IDs are the ids in untrusted results that it points to. Untrusted content may choose among them for its own
-	// question only.
-	IDs []string `json:"ids,omitempty"`
+	// Queries are the searches for it. Once private data is in the session, the choice among several could carry it.
+	Queries []string `json:"queries,omitempty"`
+	// Found are the ids in results that it asked for. Untrusted content may not choose among them.
+	Found []foundID `json:"found,omitempty"`
+	// OldGrants and OldIDs are in records of older versions. They permit nothing now.
+	OldGrants json.RawMessage `json:"grants,omitempty"`
+	OldIDs    []string        `json:"ids,omitempty"`
 	// Respondent is the account that answers it; "" = the generator.
 	Respondent string `json:"respondent,omitempty"`
 	// Client is the run-time principal that asked it; "" = the user.
 	Client string `json:"client,omitempty"`
 	// Memory means that the answer to the client may use the user's memory.
 	Memory bool `json:"memory,omitempty"`
+}
+
+// foundID is an id that a tool returned.
+type foundID struct {
+	Tool  string `json:"tool"`
+	ID    string `json:"id"`
+	Named bool   `json:"named,omitempty"` // in a trusted result, beside a value that the question has
+}
+
+// idLabel is what a result called an id. It is for reasons only: it may be a text of others, and decides nothing.
+type idLabel struct {
+	Tool  string `json:"tool"`
+	ID    string `json:"id"`
+	Label string `json:"label"`
 }
 
 // searchLinks are the links of one search, in the order of the result. The first Opened of them were fetched.
@@ -78,6 +98,7 @@ const (
 	maxTrustedValues  = 400
 	maxListings       = 40
 	maxIDs            = 400
+	maxLabels         = 100
 	maxUntrusted      = 2000
 	maxPublicWords    = 4000
 	maxListBytes      = 64 << 10 // per list: the whole record must fit into a NATS message
@@ -242,7 +263,7 @@ func (f *Flow) ClaimGrant(c Call, call string) (next *Flow, ok bool) {
 	}
 	q := f.findQuestion(c.Query)
 	if q == nil {
-		return f, !f.IsTainted()
+		return f, !f.IsTainted() && !c.Foreign
 	}
 	for _, g := range q.Grants {
 		if slices.Contains(g.Used, call) {
@@ -259,7 +280,7 @@ func (f *Flow) ClaimGrant(c Call, call string) (next *Flow, ok bool) {
 	}
 	at, _ := chooseGrant(c, q.Grants, args)
 	if at < 0 {
-		return f, !f.IsTainted()
+		return f, !f.IsTainted() && !c.Foreign
 	}
 	next = f.clone()
 	i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == c.Query })
@@ -283,17 +304,28 @@ func (f *Flow) Sources() []subjects.Taint {
 	return slices.Clone(f.sources)
 }
 
-// describeTaint names the latest source of untrusted content in words that follow "after": "reading <source>", "a
-// result of <tool>", or "reading an unknown source" when f is nil or untainted.
+// After is the beginning of a reason of the flow layer: what the model has read that others wrote.
+func (c Call) After() string { return "after " + c.describeTaint() + ", " }
+
+// describeTaint names what the model has read that others wrote, in words that follow "after".
+func (c Call) describeTaint() string {
+	if c.Foreign && c.Flow != nil && !c.Flow.IsTainted() {
+		return "reading the descriptions of tools that you added"
+	}
+	return c.Flow.describeTaint()
+}
+
+// describeTaint names the latest source of untrusted content in words that follow "after": "reading <source>",
+// "reading what <tool> returned", or "reading an unknown source" when f is nil or untainted.
 func (f *Flow) describeTaint() string {
 	if f == nil || len(f.sources) == 0 {
 		return "reading an unknown source"
 	}
 	s := f.sources[len(f.sources)-1]
 	if s.From != "" {
-		return "reading " + s.From
+		return "reading " + quote(s.From)
 	}
-	return "a result of " + s.Tool
+	return "reading what " + s.Tool + " returned"
 }
 
 // clone returns a copy whose lists can be appended to and whose questions can be changed. f must not be nil.
@@ -301,8 +333,7 @@ func (f *Flow) clone() *Flow {
 	next := *f
 	next.questions, next.sources = slices.Clone(f.questions), slices.Clone(f.sources)
 	next.searches, next.listings, next.found = slices.Clone(f.searches), slices.Clone(f.listings), slices.Clone(f.found)
-	next.ids, next.publicWords, next.untrusted = slices.Clone(f.ids), slices.Clone(f.publicWords),
-		slices.Clone(f.untrusted)
+	next.publicWords, next.untrusted = slices.Clone(f.publicWords), slices.Clone(f.untrusted)
 	return &next
 }
 

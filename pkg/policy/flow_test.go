@@ -453,7 +453,7 @@ func TestFlowLayer(t *testing.T) {
 			untrusted), tool: send, args: `{"recipients":["ana@home.example"],"body":"x"}`, rule: ruleNotRequested},
 		{
 			name: "trick: a negated request", flow: newFlow("Do not send an email to ana@home.example.", untrusted),
-			tool: send, args: `{"recipients":["ana@home.example"],"body":"x"}`, rule: ruleNotRequested,
+			tool: send, args: `{"recipients":["ana@home.example"],"body":"x"}`, rule: ruleDoubt,
 		},
 		{name: "a polite question is a request", flow: newFlow("Could you send an email to ana@home.example?",
 			untrusted), tool: send, args: `{"recipients":["ana@home.example"],"body":"x"}`},

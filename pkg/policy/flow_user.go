@@ -9,6 +9,7 @@ import (
 
 	"conclave/pkg/date"
 	"conclave/pkg/text"
+	"conclave/subjects"
 )
 
 // index derives userText, userTextLower and userWords from the questions. It must be called after each change of them.
@@ -26,6 +27,9 @@ func (f *Flow) index() {
 	f.userWords = map[string]int{}
 	for _, w := range splitWords(f.userTextLower) {
 		f.userWords[w]++
+		if name, isOwner := strings.CutSuffix(w, "'s"); isOwner {
+			f.userWords[name]++
+		}
 	}
 }
 
@@ -42,6 +46,7 @@ func (f *Flow) withPlanWords(query string) *Flow {
 	}
 	next := f.clone()
 	next.questions = append(next.questions, question{Text: q.Plan})
+	next.planText = q.Plan
 	next.index()
 	return next
 }
@@ -61,18 +66,46 @@ func (f *Flow) isUserID(value string) bool {
 	return f.isUserValue(v)
 }
 
-// isUserNumber reports whether the user typed this number: a plain one in any notation, or any other value, such as one
-// with a sign or a unit, exactly as it is.
-func (f *Flow) isUserNumber(value string) bool {
-	n, ok := parsePlainNumber(strings.TrimSpace(value))
-	if !ok {
-		return f.isUserValue(value)
-	}
-	return slices.Contains(extractNumbers(f.userTextIDs), n)
-}
-
 // isUserText is [Flow.isUserValue] with exact case, for URLs, whose paths are case-sensitive.
 func (f *Flow) isUserText(value string) bool { return f != nil && containsWhole(value, f.userText) }
+
+// isTypedURL reports whether the user typed a URL in a question, or its plan, to have it read: not in a sentence with a
+// refusal, and not in a text after a colon, which may be that of somebody else.
+func (f *Flow) isTypedURL(query, address string) bool {
+	q := f.findQuestion(query)
+	if q == nil || !f.isUserText(address) {
+		return false
+	}
+	if !containsWhole(address, q.Text) && slices.ContainsFunc(f.sources, func(t subjects.Taint) bool {
+		return t.From == address // it was read for an earlier question
+	}) {
+		return true
+	}
+	isPlan, muted, typed := containsWhole(address, f.planText), -1, false
+	n := 0
+	sentences := readSentences(joinedSentence().ReplaceAllString(q.Text, "$1. $2"))
+	isRequest := func(s []word) bool { return s[len(s)-1].asks || len(findOrders(s)) > 0 }
+	for _, s := range sentences {
+		isMention := len(s) > 3 && !isRequest(s) && slices.ContainsFunc(sentences, isRequest)
+		refused := isMention || slices.ContainsFunc(s, func(w word) bool { return refusals[w.lower] && !w.quoted })
+		for _, w := range s {
+			n++
+			if containsWhole(address, w.text) {
+				if refused || muted >= 0 && n > muted+1 {
+					return false
+				}
+				typed = true
+			}
+			if w.colon && muted < 0 {
+				muted = n
+			}
+			if isListNumber(w) {
+				muted = -1
+			}
+		}
+	}
+	return typed || isPlan
+}
 
 // containsWhole reports whether all contains v with a boundary on both sides, see [extendsBefore] and [extendsAfter].
 // Case matters. An empty v is contained in every text, a v over maxQuestionBytes in none.
@@ -142,14 +175,16 @@ func (f *Flow) isUserQuery(query string) bool {
 		return false
 	}
 	used := map[string]int{}
+	typed := false // stop words alone are no query of the user: their order could carry data
 	for _, w := range words {
+		typed = typed || f.userWords[w] > 0 && !isStopWord(w)
 		used[w]++
 		isFree := stopWords[w] || !f.private && slices.Contains(f.publicWords, w) || f.isCurrentYear(w)
 		if used[w] > max(f.userWords[w], 1) || f.userWords[w] == 0 && !isFree {
 			return false
 		}
 	}
-	return true
+	return typed || !f.private || query == ""
 }
 
 // isPlainQuery reports whether a query is words with one space between them, each in lower case and without
@@ -175,9 +210,9 @@ func (f *Flow) isCurrentYear(w string) bool {
 func (f *Flow) isMadeOfUserWords(s string) bool {
 	n := 0
 	for _, w := range splitWords(s) {
-		if f.userWords[w] > 0 {
+		if f.userWords[w] > 0 && !isStopWord(w) {
 			n++
-		} else if !stopWords[w] {
+		} else if !stopWords[w] && f.userWords[w] == 0 {
 			return false
 		}
 	}

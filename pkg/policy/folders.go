@@ -175,6 +175,16 @@ func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
 	return rules
 }
 
+// UndoFolders returns the folders in which an undo by the user may restore what was there: all but the closed ones; nil
+// when these are not known.
+func (ch Chain) UndoFolders() *subjects.FolderRules {
+	l, ok := ch.paths()
+	if !ok || l.resolve == nil || l.trust == nil || l.err != nil {
+		return nil
+	}
+	return &subjects.FolderRules{Allowed: []string{"/"}, Closed: slices.Clone(l.closed)}
+}
+
 // foldersOfType returns the resolved folders that a type has for any tool.
 func (l pathsLayer) foldersOfType(typ string) (out []string) {
 	for key, folders := range l.folders {

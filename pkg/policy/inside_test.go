@@ -207,7 +207,7 @@ func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
 	w := newPathsFixture(t)
 	projects := w.home + "/projects"
 	target := projects + "/deep/out/new.txt"
-	content := func() ([]byte, error) { return []byte("x"), nil }
+	content := Replacement{Make: func() (FileContent, error) { return FileContent{Data: []byte("x")}, nil }}
 	w.mustSucceed(t, os.Symlink(projects+"/go/src", projects+"/deep/out"))
 	if _, err := ReplaceInside(target, content, []string{projects}, []string{w.closed}); !errors.Is(err,
 		ErrSwapped) {

@@ -34,16 +34,35 @@ var (
 // that wait: a hundred at a time by two processes made one of them wait for more than ten seconds.
 const lockTimeout = time.Minute
 
-// ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the
-// new one, also after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps permissions and
-// owner of an existing file, makes missing folders, and never writes through a symlink or to a file with a hard link in
-// a closed folder. Folders and races are treated as in [OpenInside]. created reports that the file is new.
+// Replacement is a change of one file by [ReplaceInside]. Its functions are called while the folder of the file is
+// locked, so that they may read the file: changes by this and by other processes follow one another.
+type Replacement struct {
+	// Make returns what the file shall hold.
+	Make func() (FileContent, error)
+	// Temp is the name beside the file under which the new content is written; "" = a random one.
+	Temp string
+	// Begin is called before the file changes, when the new content is on disk beside it as the file temp; "" for a
+	// removal. After an error nothing changes. nil = nothing to do.
+	Begin func(temp string) error
+	// End is called after Begin: when the file has changed, or when it has not and temp still exists. nil = nothing to
+	// do.
+	End func(changed bool) error
+}
+
+// FileContent is what a file shall hold.
+type FileContent struct {
+	Data []byte
+	Mode fs.FileMode // permission bits; 0 = as they are, those of a new file by the umask
+	Gone bool        // the file shall be removed
+}
+
+// ReplaceInside writes or removes a regular file in one of the allowed folders atomically: a reader sees the old
+// content or the new one, also after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps
+// the owner of an existing file, makes missing folders, and never writes through a symlink or to a file with a hard
+// link in a closed folder. Folders and races are treated as in [OpenInside]. created reports that the file is new.
 //
-// makeContent is called while the folder is locked, so that it may read the file: writes of this and of other processes
-// follow one another. The error wraps [file.ErrLocked] when the lock was not free within lockTimeout.
-func ReplaceInside(path string, makeContent func() ([]byte, error), allowed, closed []string) (created bool,
-	err error,
-) {
+// The error wraps [file.ErrLocked] when the lock was not free within lockTimeout.
+func ReplaceInside(path string, r Replacement, allowed, closed []string) (created bool, err error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return false, fmt.Errorf("writing %s: %w", text.OneLine(path, 60), ErrSymlink)
 	}
@@ -52,7 +71,7 @@ func ReplaceInside(path string, makeContent func() ([]byte, error), allowed, clo
 		if err != nil {
 			return -1, err
 		}
-		if created, err = replaceLocked(dir, folder, name, makeContent, closed); err != nil {
+		if created, err = replaceLocked(dir, folder, name, r, closed); err != nil {
 			unix.Close(folder)
 			return -1, err
 		}
@@ -70,9 +89,7 @@ func ReplaceInside(path string, makeContent func() ([]byte, error), allowed, clo
 
 // replaceLocked replaces the file name in the folder that is open as the descriptors dir and folder, under the lock of
 // that folder. The caller syncs the folder without it: a later write reads this one and is synced with it.
-func replaceLocked(dir, folder int, name string, makeContent func() ([]byte, error), closed []string) (created bool,
-	err error,
-) {
+func replaceLocked(dir, folder int, name string, r Replacement, closed []string) (created bool, err error) {
 	if err := file.LockOpenFolder(folder, lockTimeout); err != nil {
 		return false, err
 	}
@@ -81,11 +98,35 @@ func replaceLocked(dir, folder int, name string, makeContent func() ([]byte, err
 	if err != nil {
 		return false, err
 	}
-	data, err := makeContent()
+	content, err := r.Make()
 	if err != nil {
 		return false, err
 	}
-	return old == nil, replaceAt(dir, name, data, old)
+	return old == nil, replaceAt(dir, name, content, old, r)
+}
+
+// RemoveInside removes a file that a crash left beside another one, as [Replacement].Begin named it, while their
+// folder is locked, and reports whether there was one. keep is called first, under the lock: true removes nothing.
+func RemoveInside(path string, keep func() bool, allowed []string) (found bool, err error) {
+	f, err := openContained(path, allowed, nil, false, func(dir int, name string, ids []fileID) (int, error) {
+		folder, err := openFolderAt(dir, ".", ids)
+		if err != nil {
+			return -1, err
+		}
+		err = file.LockOpenFolder(folder, lockTimeout)
+		if err == nil && !keep() {
+			if err = unix.Unlinkat(dir, name, 0); err == nil {
+				found = true
+			} else if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+		}
+		return folder, err
+	})
+	if err != nil {
+		return false, err
+	}
+	return found, f.Close() // releases the lock
 }
 
 // statReplaced returns the file that a write would replace, nil when there is none. It denies what is not a regular
@@ -108,39 +149,69 @@ func statReplaced(dir int, name string, closed []string) (*unix.Stat_t, error) {
 	return &st, nil
 }
 
-// replaceAt writes data to a temporary file in the folder descriptor dir, with the permissions and owner of old, and
+// replaceAt writes content to a temporary file in the folder descriptor dir, with the permissions and owner of old, and
 // renames it to name. A rename replaces a symlink that appears meanwhile and does not follow it.
-func replaceAt(dir int, name string, data []byte, old *unix.Stat_t) error {
-	var random [8]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return err
+func replaceAt(dir int, name string, content FileContent, old *unix.Stat_t, r Replacement) (err error) {
+	temp := ""
+	if !content.Gone {
+		if temp, err = writeTemp(dir, r.Temp, content, old); err != nil {
+			return err
+		}
 	}
-	temp := ".conclave-" + hex.EncodeToString(random[:])
+	if r.Begin != nil {
+		err = r.Begin(temp)
+	}
+	changed := false
+	if err == nil {
+		if content.Gone {
+			err = unix.Unlinkat(dir, name, 0)
+		} else {
+			err = unix.Renameat(dir, temp, dir, name)
+		}
+		changed = err == nil
+		if r.End != nil {
+			err = errors.Join(err, r.End(changed))
+		}
+	}
+	if !changed && temp != "" {
+		_ = unix.Unlinkat(dir, temp, 0) // the first error matters
+	}
+	return stripPath(err)
+}
+
+// writeTemp writes content to a new file in the folder descriptor dir, syncs it and returns its name.
+func writeTemp(dir int, temp string, content FileContent, old *unix.Stat_t) (_ string, err error) {
+	if temp == "" {
+		var random [8]byte
+		if _, err := rand.Read(random[:]); err != nil {
+			return "", err
+		}
+		temp = ".conclave-" + hex.EncodeToString(random[:])
+	}
 	mode := os.FileMode(0o644) // less the umask
-	if old != nil {
+	if old != nil || content.Mode != 0 {
 		mode = 0o600
 	}
 	fd, err := openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
 	if err != nil {
-		return err
+		return "", stripPath(err)
 	}
 	f := os.NewFile(uintptr(fd), temp)
-	_, err = f.Write(data)
+	_, err = f.Write(content.Data)
 	if err == nil && old != nil {
 		err = keepOwner(fd, old)
+	}
+	if err == nil && content.Mode != 0 {
+		err = f.Chmod(content.Mode.Perm())
 	}
 	if err == nil {
 		err = f.Sync()
 	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = unix.Renameat(dir, temp, dir, name)
-	}
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		_ = unix.Unlinkat(dir, temp, 0) // the first error matters
-		return stripPath(err)
+		return "", stripPath(err)
 	}
-	return nil
+	return temp, nil
 }
 
 // keepOwner gives the file fd the owner and the permissions of old, without setuid, setgid and sticky bits.

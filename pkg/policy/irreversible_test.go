@@ -96,13 +96,13 @@ func TestIrreversibleValuesAreNamed(t *testing.T) {
 }
 
 // TestIrreversibleOptionsAreTheUsers: an option of what cannot be undone that is not a word of the clause asks, except
-// false.
+// false and the first of the declared ones, which has the least power.
 func TestIrreversibleOptionsAreTheUsers(t *testing.T) {
 	for _, tt := range []struct{ question, option, want string }{
 		{"Pay Ana 50", "false", ""},
 		{"Pay Ana 50 daily", "daily", ""},
 		{"Pay Ana 50", "daily", ruleIrreversible},
-		{"Pay Ana 50", "once", ruleIrreversible},
+		{"Pay Ana 50", "once", ""},
 		{"Pay Ana 50", "true", ruleIrreversible},
 		{"Pay Ana 50, not daily", "daily", ruleIrreversible},
 		{"Read the daily mail and pay Ana 50", "daily", ruleIrreversible},
@@ -187,7 +187,7 @@ func TestUntrustedIDHoldsForItsQuestion(t *testing.T) {
 	}
 	old := &Flow{}
 	if err := json.Unmarshal([]byte(`{"words":[{"query":"q1","text":"`+move+`"}],"ids":["41"]}`), old); err != nil ||
-		old.isResultID("q1", "41") {
+		old.findQuestion("q1").isFoundID("41") {
 		t.Errorf("an id of an older record is free: %v", err)
 	}
 }

@@ -22,8 +22,10 @@ type Manifest struct {
 	Egress    EgressRules
 	Limits    Limits
 	Approvals Approvals
-	Monitored map[string][]string // layer -> monitor-only rules, see [monitorRules]
-	Tools     map[string]Tool     // facts about tools that are not part of the build, by name
+	// AskReversible has a call that can be undone judged like any other
+	AskReversible bool
+	Monitored     map[string][]string // layer -> monitor-only rules, see [monitorRules]
+	Tools         map[string]Tool     // facts about tools that are not part of the build, by name
 
 	lines strict.Lines
 }
@@ -134,6 +136,8 @@ type manifestFile struct {
 	Limits    limitsFile          `yaml:"limits"`
 	Approvals approvalsFile       `yaml:"approvals"`
 	Monitored []string            `yaml:"monitor_only"`
+	// Reversible is "pass" or "ask": whether a call that can be undone runs without a question.
+	Reversible string `yaml:"reversible"`
 
 	Tools map[string]ToolFacts `yaml:"tools"`
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -28,6 +29,20 @@ type Limits struct {
 // Approvals is the approvals section of the manifest.
 type Approvals struct {
 	Expires time.Duration // a request without a decision after this time is denied
+}
+
+// Values of the section reversible.
+const (
+	reversiblePass = "pass" // a call that can be undone runs without a question
+	reversibleAsk  = "ask"  // it is judged like any other
+)
+
+// Reversible is the section reversible of the manifest.
+func (m Manifest) Reversible() string {
+	if m.AskReversible {
+		return reversibleAsk
+	}
+	return reversiblePass
 }
 
 type egressFile struct {
@@ -69,7 +84,7 @@ func defaultManifestFile() manifestFile {
 			Deny:  []string{"localhost", "*.localhost", "*.local", "*.internal", "*.lan", "*.home.arpa"},
 		}},
 		Limits:    limitsFile{Same: 3, Window: 10 * time.Minute, Calls: 50, Spawns: 32, Depth: subjects.MaxDepth},
-		Approvals: approvalsFile{Expires: 5 * time.Minute},
+		Approvals: approvalsFile{Expires: 5 * time.Minute}, Reversible: reversiblePass,
 	}
 }
 
@@ -85,6 +100,10 @@ func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 	m.Approvals.Expires = f.Approvals.Expires
 	if e := f.Approvals.Expires; e < time.Second || e > 24*time.Hour {
 		p.fail("approvals.expires", "%s is not between 1s and 24h", strict.FormatDuration(e))
+	}
+	m.AskReversible = f.Reversible == reversibleAsk
+	if f.Reversible != reversiblePass && !m.AskReversible {
+		p.fail("reversible", "%q is not one of %s, %s", text.Clip(f.Reversible, 40), reversiblePass, reversibleAsk)
 	}
 	m.Monitored = p.parseMonitored(f.Monitored)
 	m.Tools = map[string]Tool{}

@@ -20,20 +20,8 @@ func parsePlainNumber(s string) (n float64, ok bool) {
 	return n, err == nil
 }
 
-// numberPattern matches a number with its separators.
-var numberPattern = text.Pattern(`\d+(?:[.,]\d+)*`)
-
-// extractNumbers returns the numbers in a text. A comma before three digits separates thousands; any other is a decimal
-// point.
-func extractNumbers(s string) (out []float64) {
-	for _, m := range numberPattern().FindAllString(s, -1) {
-		if f, err := strconv.ParseFloat(normalizeNumber(m), 64); err == nil {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
+// normalizeNumber returns a number with a full stop as its decimal point. A comma before three digits separates
+// thousands; any other is a decimal point.
 func normalizeNumber(s string) string {
 	parts := strings.Split(s, ",")
 	for i := 1; i < len(parts); i++ {

@@ -31,6 +31,11 @@ type Call struct {
 	Session string
 	Query   string
 
+	// Kept is what the keeper of the build confirmed that it keeps of the state before the call; nil = nothing
+	Kept *Kept
+
+	// the prompt has texts of others: descriptions of tools outside of the build, which may ask for anything
+	Foreign  bool
 	FromUser bool     // called by the user directly: the arguments are the user's own words
 	Override Override // what the user set for the session
 	Lineage  []SpawnedAgent
@@ -49,6 +54,11 @@ func (c Call) clone() Call {
 	c.Tool.Args = maps.Clone(c.Tool.Args)
 	c.Tool.About, c.Tool.IDs, c.Tool.People = slices.Clone(c.Tool.About), slices.Clone(c.Tool.IDs),
 		slices.Clone(c.Tool.People)
+	if c.Kept != nil {
+		kept := *c.Kept
+		kept.Files = slices.Clone(kept.Files)
+		c.Kept = &kept
+	}
 	c.Override.Disable = slices.Clone(c.Override.Disable)
 	c.Override.Grant = slices.Clone(c.Override.Grant)
 	c.Lineage = slices.Clone(c.Lineage)
@@ -110,6 +120,7 @@ type Tool struct {
 	Name      string
 	Zone      string // the account that serves it
 	Known     bool   // registered with the broker; an unknown tool is denied
+	Foreign   bool   // not of the build: others wrote its description, which is in the prompt, and its errors
 	AskEach   bool   // the user added it without facts: each call of an agent needs approval, in a relaxed session too
 	Effects   Effects
 	Timeout   time.Duration // longest run; 0 = the broker's default
@@ -124,17 +135,23 @@ type Tool struct {
 	People    []string      // fields of its JSON results that hold the people of an object, and no text
 	// shows what a call would do in [subjects.ModePreview], without doing it; asked for before an approval
 	Preview bool
-	Graded  bool // labels the trust of each result itself; a result without a label is untrusted
+	// its process keeps the state of what a call changes in [subjects.ModeCapture], and takes changes back. It holds of
+	// tools of the build only: no manifest and no announcement can say it
+	Keeps bool
+	// runs programs, only in the sandbox that passed its self-test: without network, and with the working folder of the
+	// call as the only folder that they can write to. Like Keeps it holds of tools of the build only
+	Sandboxed bool
+	Graded    bool // labels the trust of each result itself; a result without a label is untrusted
 	// its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Ephemeral bool
 	Own       bool   // has [subjects.ModeOwn]: returns nothing but the user's own trusted statements
 	Empty     string // the whole text of a result that holds nothing, which is not private; "" = there is none
 	Standing  bool   // offered to the model for every task
 	Backend   bool   // needs another server: its process says in discovery when that does not answer
-	// Rare tools are offered only for a task with one of these words, when the model names them, or when a folder for
-	// them is there. The lists keep six tools out of the prompts of other questions, and miss many that mean them. Of
-	// 60 requests that were written before the lists were read (config/testdata/held_requests.jsonl) they find 20 of 36
-	// in English and 7 of 24 in German, Spanish and French; of 28 others 2 get a tool that nobody asked for.
+	// Rare tools are offered only for a task with one of these words, or when the model names them. The lists keep two
+	// tools out of the prompts of other questions, and miss many that mean them. Of 20 requests that were written
+	// before the lists were read (config/testdata/held_requests.jsonl) they find 6 of 12 in English and 4 of 8
+	// in German, Spanish and French; of 28 others none gets a tool that nobody asked for.
 	Rare []string
 }
 

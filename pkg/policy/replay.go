@@ -72,7 +72,7 @@ func (m Manifest) ReplayChain(env Env, tool Tool, j subjects.Judgement, sameFlow
 				chain[i] = newRecordedLayer(name, j)
 			}
 		case (FlowLayer{}).Name():
-			if sameFlow {
+			if sameFlow && !(j.Undoable && m.AskReversible) {
 				chain[i] = monitorRules(newRecordedLayer(name, j), m.Monitored[name]...)
 			} else {
 				chain[i] = recordedLayer{name: name}
@@ -83,6 +83,10 @@ func (m Manifest) ReplayChain(env Env, tool Tool, j subjects.Judgement, sameFlow
 			chain[i] = monitorRules(budgetLayer{
 				LimitsLayer{Identical: m.Limits.Identical, Calls: m.Limits.Calls},
 				budgets,
+			}, m.Monitored[name]...)
+		case (riskLayer{}).Name():
+			chain[i] = monitorRules(riskLayer{
+				High: m.HighRisk, Always: m.AlwaysAsk, undoable: j.Undoable && !m.AskReversible,
 			}, m.Monitored[name]...)
 		case (EgressLayer{}).Name():
 			if j.Redacted && (tool.Has(Fetch) || tool.Args.With(RoleURL) != "") {

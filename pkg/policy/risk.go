@@ -9,6 +9,8 @@ import (
 type riskLayer struct {
 	High   []string // ask unless the session is relaxed
 	Always []string // ask each time, also in a relaxed session and for the user's own calls
+	// undoable says that a recorded call could be undone
+	undoable bool
 }
 
 // Name implements [Layer].
@@ -25,8 +27,8 @@ const (
 var riskRules = []string{ruleHighRisk, ruleAlways}
 
 // Judge asks about the tools in Always, except under a full override, about calls of agents of tools that the user
-// added without facts, and about the tools in High and those with undeclared effects, except in a relaxed session and
-// for the user's own calls. Names match exactly. It never denies.
+// added without facts, and about the tools in High and those with undeclared effects, except in a relaxed session, for
+// the user's own calls and for those that can be undone. Names match exactly. It never denies.
 func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 	name := c.Tool.Name
 	switch {
@@ -38,10 +40,12 @@ func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 		return Ask(ruleNoFacts, "you added "+name+" without saying what it does, so each call needs your approval")
 	case c.FromUser || c.Override.IsRelaxed(): // the user's own call is its own approval
 		return Pass()
+	case l.undoable || c.IsUndoable():
+		return Pass()
 	case slices.Contains(l.High, name):
 		return Ask(ruleHighRisk, name+" is high-risk, so it needs your approval")
 	case !c.Tool.Known || !c.Tool.Effects.declared:
-		return Ask(ruleHighRisk, "the effects of "+name+" are undeclared, so it needs your approval")
+		return Ask(ruleHighRisk, "nobody has declared what "+name+" does, so it needs your approval")
 	}
 	return Pass()
 }

@@ -25,7 +25,7 @@ func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
 		case slices.ContainsFunc(calls, gaveResult):
 			continue
 		}
-		words := c.Tool + " gave no result: \"" + text.OneLine(c.Error.Text, maxReason) + "\""
+		words := c.Tool + " gave no result: " + quoteReason(c.Error.Text)
 		if c.Error.Code == subjects.CodeTimeout {
 			words += "; ask again, and see conclave doctor"
 		}
@@ -34,19 +34,23 @@ func NoteFailedCalls(calls []subjects.ToolCall) (notes []subjects.Note) {
 	return notes
 }
 
-// NoteUnavailable is a note for each tool that agents did not get, with the reason and what to do, in words of the
-// tool's process, which cannot end the quote.
+// NoteUnavailable is a note for each tool that agents did not get, with the reason and what to do.
 func NoteUnavailable(all []subjects.UnavailableTool) (notes []subjects.Note) {
 	for _, u := range all {
 		n := subjects.Note{
 			Code: subjects.NoteNoResult,
-			Text: u.Name + " was not used: \"" + text.OneLine(strings.ReplaceAll(u.Why, `"`, "'"), maxReason) + "\"",
+			Text: u.Name + " was not used: " + quoteReason(u.Why),
 		}
 		if !slices.Contains(notes, n) {
 			notes = append(notes, n)
 		}
 	}
 	return notes
+}
+
+// quoteReason quotes words of a tool's process, which cannot end the quote.
+func quoteReason(words string) string {
+	return `"` + text.OneLine(strings.ReplaceAll(words, `"`, "'"), maxReason) + `"`
 }
 
 // maxReason bounds the reason in a note, in bytes.

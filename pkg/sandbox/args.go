@@ -131,13 +131,18 @@ func systemMounts(f *files) (args []string, err error) {
 
 // folderMounts returns the arguments that show the folders and the socket of the run, and cover the closed folders.
 func (r *runner) folderMounts() (args []string) {
+	var below []string // of the working folder, which would cover them
 	for _, path := range r.spec.ReadOnly {
-		args = append(args, "--ro-bind", path, path)
+		if isWithin(r.spec.Dir, path) && path != r.spec.Dir {
+			below = append(below, "--ro-bind", path, path)
+		} else {
+			args = append(args, "--ro-bind", path, path)
+		}
 	}
 	for _, path := range r.spec.ReadWrite {
 		args = append(args, "--bind", path, path)
 	}
-	args = append(args, "--bind", r.spec.Dir, r.spec.Dir)
+	args = append(append(args, "--bind", r.spec.Dir, r.spec.Dir), below...)
 	if r.spec.Socket != "" {
 		args = append(args, "--ro-bind", r.spec.Socket, r.spec.Socket)
 	}

@@ -26,8 +26,9 @@ type Spec struct {
 	// root, the files in it belong to the sandbox's user during the run, and that user must be able to search the
 	// folders above it.
 	Dir string
-	// ReadOnly are further files and folders that the program may read, at the same path. Run rejects those of a file
-	// system of the kernel and those that hold a Unix socket of a process outside, here and in ReadWrite.
+	// ReadOnly are further files and folders that the program may read, at the same path, also below Dir. Run rejects
+	// those of a file system of the kernel and those that hold a Unix socket of a process outside, here and in
+	// ReadWrite.
 	ReadOnly []string
 	// ReadWrite are further folders that the program may change, at the same path. When Conclave runs as root, the
 	// program has the rights of another user there: only the working folder is lent to it.

@@ -11,6 +11,8 @@ import llm
 import openai
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
+# tiktoken, with which LangChain makes tokens, fetches its vocabulary; litellm brings it.
+os.environ["TIKTOKEN_CACHE_DIR"] = os.path.join(os.path.dirname(litellm.__file__), "litellm_core_utils", "tokenizers")
 base, key = os.environ["BASE_URL"] + "/v1", os.environ["API_KEY"]
 out = {}
 
@@ -36,9 +38,7 @@ chat = ChatOpenAI(base_url=base, api_key=key, model="assistant", max_retries=0)
 out["langchain"] = {
     "answer": chat.invoke("What time is it in Tokyo?").content,
     "streamed": "".join(c.content for c in chat.stream("What time is it in Lima?")),
-    "embedding": len(OpenAIEmbeddings(
-        base_url=base, api_key=key, model="embeddings", check_embedding_ctx_length=False  # else it fetches a vocabulary
-    ).embed_query("a b")),
+    "embedding": len(OpenAIEmbeddings(base_url=base, api_key=key, model="embeddings").embed_query("a b")),
 }
 
 options = {"model": "openai/assistant", "api_base": base, "api_key": key}

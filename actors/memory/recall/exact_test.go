@@ -133,7 +133,7 @@ func (x *world) row(key uint64) subjects.MemoryEntry {
 func (x *world) query() (q Query, who []string, when []date.Range) {
 	q = Query{
 		Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0,
-		Trusted: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0,
+		Trusted: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0, Alone: x.rng.IntN(4) == 0,
 	}
 	if x.rng.IntN(5) > 0 {
 		q.Vector = x.vector()
@@ -190,7 +190,7 @@ func (x *world) exhaustive(q Query, who []string, when []date.Range) (list []ran
 		}
 		best := x.bases[key]
 		for _, n := range beside[key] {
-			if !lifts[n] {
+			if !lifts[n] || q.Alone {
 				continue
 			}
 			if gap := row.Happened.Sub(x.rows[n].Happened).Abs(); row.Happened.IsZero() ||

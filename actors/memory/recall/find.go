@@ -19,8 +19,10 @@ type Query struct {
 	All    bool      // superseded rows and candidates too
 	// Trusted leaves out untrusted rows.
 	Trusted bool
-	Names   int // how many [Found.Names] shows; 0 = 20, and at least Top
-	Top     int // rows of the result; 0 = 5
+	// Alone has a row count for what it says itself: its neighbours in the conversation do not lift it.
+	Alone bool
+	Names int // how many [Found.Names] shows; 0 = 20, and at least Top
+	Top   int // rows of the result; 0 = 5
 	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it
 	// everywhere.
 	Duplicates bool

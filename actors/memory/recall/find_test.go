@@ -75,6 +75,10 @@ func TestFind(t *testing.T) {
 			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
 			m.put(row(3, "c", "z"), 0.1, 0.1)
 		}, q: meaning, want: "m1 m2"},
+		{name: "rows that count alone are not lifted", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
+		}, q: recall.Query{Text: "...", Vector: cacheQuery(), Alone: true}, want: "m1"},
 		{name: "trick: a neighbour that does not count lifts nothing", fill: func(m mind) {
 			m.put(row(1, "a", "x", said("c", 1), state(subjects.MemoryCandidate)), 0.9, 0.9)
 			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)

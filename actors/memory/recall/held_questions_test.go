@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
-
-	"conclave/subjects"
 )
 
 // TestHeldQuestions: the figures in the package comment are what the index of words finds for questions that were
@@ -27,7 +25,7 @@ func TestHeldQuestions(t *testing.T) {
 			t.Fatal(err)
 		}
 		all = append(all, r)
-		index.add(uint64(len(all)), subjects.MemoryEntry{ID: r.Entry, Corpus: r.Entry})
+		index.add(&record{key: uint64(len(all))}, "", r.Entry)
 	}
 	first := map[string]int{}
 	for i, r := range all {

@@ -165,9 +165,9 @@ func (r *Recall) put(key uint64, e subjects.MemoryEntry, v Vectors, later bool) 
 		err = fmt.Errorf("indexing the vectors of %s: %w", e.ID, err)
 	}
 	if later {
-		r.unindexed = append(r.unindexed, unindexed{rec, e})
+		r.unindexed = append(r.unindexed, unindexed{rec, e.Description, e.SearchText()})
 	} else {
-		rec.number = r.words.add(key, e)
+		rec.number = r.words.add(rec, e.Description, e.SearchText())
 	}
 	rec.beside = r.conversations.add(conversationKey{rec.conversation, rec.isTrusted()}, rec.turn())
 	rec.speaker = r.speakers.add(intern(e.Speaker))
@@ -178,8 +178,8 @@ func (r *Recall) put(key uint64, e subjects.MemoryEntry, v Vectors, later bool) 
 
 // unindexed is a row with the texts whose words are not indexed yet.
 type unindexed struct {
-	rec   *record
-	entry subjects.MemoryEntry
+	rec               *record
+	description, text string
 }
 
 // wordBatch is how many rows are indexed while searches and writers wait.
@@ -204,7 +204,7 @@ func (r *Recall) indexBatch() (more bool) {
 	n := min(wordBatch, len(r.unindexed))
 	for _, u := range r.unindexed[:n] {
 		if r.rows.get(u.rec.key) == u.rec {
-			u.rec.number = r.words.add(u.rec.key, u.entry)
+			u.rec.number = r.words.add(u.rec, u.description, u.text)
 		}
 	}
 	clear(r.unindexed[:n]) // their texts are not needed any more

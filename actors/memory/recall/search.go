@@ -276,7 +276,9 @@ func (s *search) addCandidates(list []*candidate, keys []uint64) []*candidate {
 	for _, key := range keys {
 		if c := s.rows[key]; c != nil && !c.isScored {
 			c.isScored = true
-			c.beside = c.rec.beside.appendNeighbours(c.besides[:0], c.rec.turn(), s.admits)
+			if !s.q.Alone {
+				c.beside = c.rec.beside.appendNeighbours(c.besides[:0], c.rec.turn(), s.admits)
+			}
 			list = append(list, c)
 		}
 	}

@@ -167,5 +167,11 @@ func hashContent(s string) uint64 {
 	if s == "" || len(s) >= maxTextBytes {
 		return 0
 	}
-	return maphash.String(contentSeed, strings.Join(strings.Fields(text.Fold(s)), " ")) | 1
+	var h maphash.Hash
+	h.SetSeed(contentSeed)
+	for word := range strings.FieldsSeq(text.Fold(s)) {
+		_, _ = h.WriteString(word) // never fails
+		_ = h.WriteByte(' ')
+	}
+	return h.Sum64() | 1
 }

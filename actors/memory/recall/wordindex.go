@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"conclave/pkg/text"
-	"conclave/subjects"
 )
 
 // Bounds of the index of words. What lies beyond is found by what lies before.
@@ -84,19 +83,19 @@ func newWordIndex() *wordIndex {
 	}
 }
 
-// add indexes the beginnings of the texts of an entry and returns its number, 0 when the index is full (maxRows). A
-// name or a description that is part of the text is not counted again.
-func (x *wordIndex) add(key uint64, e subjects.MemoryEntry) (number uint32) {
+// add indexes the beginnings of the texts of a row and returns its number, 0 when the index is full (maxRows). A name
+// or a description that is part of the text, which is that of [subjects.MemoryEntry.SearchText], is not counted again.
+func (x *wordIndex) add(rec *record, description, text string) (number uint32) {
 	n, ok := x.allocate()
 	if !ok {
 		return 0
 	}
 	x.rowTerms = x.rowTerms[:0]
-	size := x.readTerms(e.SearchText(), maxTextBytes)
+	size := x.readTerms(text, maxTextBytes)
 	for _, part := range []struct {
 		s    string
 		most int
-	}{{e.Name, maxNameBytes}, {e.Description, maxDescriptionBytes}} {
+	}{{rec.name, maxNameBytes}, {description, maxDescriptionBytes}} {
 		from := len(x.rowTerms)
 		more := x.readTerms(part.s, part.most)
 		if contains(x.rowTerms[:from], x.rowTerms[from:]) {
@@ -104,7 +103,7 @@ func (x *wordIndex) add(key uint64, e subjects.MemoryEntry) (number uint32) {
 		}
 		size += more
 	}
-	for _, tag := range e.Tags[:min(len(e.Tags), maxTags)] {
+	for _, tag := range rec.tags[:min(len(rec.tags), maxTags)] {
 		size += x.readTerms(tag, maxNameBytes)
 	}
 	slices.Sort(x.rowTerms)
@@ -115,7 +114,7 @@ func (x *wordIndex) add(key uint64, e subjects.MemoryEntry) (number uint32) {
 		}
 		x.lists[term] = append(x.lists[term], posting(n<<6|min(times, maxCount)))
 	}
-	x.docs[n] = indexedRow{key: key, length: uint16(min(size, math.MaxUint16)), live: true}
+	x.docs[n] = indexedRow{key: rec.key, length: uint16(min(size, math.MaxUint16)), live: true}
 	x.live++
 	x.totalLength += int(x.docs[n].length)
 	return n

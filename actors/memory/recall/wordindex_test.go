@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"conclave/pkg/text"
-	"conclave/subjects"
 )
 
 // rowText is the text of a row.
@@ -31,9 +30,7 @@ func newKeyed() keyed { return keyed{newWordIndex(), map[uint64]uint32{}} }
 
 func (x keyed) put(key uint64, w rowText) {
 	x.remove(x.numbers[key])
-	x.numbers[key] = x.add(key, subjects.MemoryEntry{
-		Name: w.name, Description: w.description, Tags: w.tags, Corpus: w.text,
-	})
+	x.numbers[key] = x.add(&record{key: key, name: w.name, tags: w.tags}, w.description, w.text)
 }
 
 func (x keyed) drop(key uint64) {

@@ -78,6 +78,15 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err 
 	return gone, nil
 }
 
+// ForgetAnswer makes an answer that is not stored count as forgotten. One that is stored is left as it is.
+func (s *Store) ForgetAnswer(ctx context.Context, query, respondent string) error {
+	return s.write(ctx, func(t *tx) error {
+		_, err := t.exec("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, NULL)", answerKey(query, respondent), query,
+			respondent)
+		return err
+	})
+}
+
 // deleteEntries deletes entries and everything that refers to them, and returns those that existed, in no particular
 // order. ids must not be empty and hold at most maxListed.
 func (t *tx) deleteEntries(ids []string) (all []deletedEntry, err error) {

@@ -8,10 +8,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -23,20 +23,12 @@ func (c *clock) now() time.Time { return c.at }
 var testTime = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
 
 // emptyDatabase are the bytes of a memory with nothing in it, made once.
-var emptyDatabase = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "")
+var emptyDatabase = datatest.MakeOnce(func(path string) error {
+	s, err := Open(context.Background(), path, Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	s, err := Open(context.Background(), filepath.Join(dir, "m"), Options{})
-	if err != nil {
-		return nil, err
-	}
-	if err := s.Close(context.Background()); err != nil {
-		return nil, err
-	}
-	return os.ReadFile(s.path)
+	return s.Close(context.Background())
 })
 
 // newStore is a store on a file of its own that is verified and closed at the end.

@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
-	"time"
+
+	"conclave/subjects"
 )
 
 // loaded are all entries, by id.
@@ -48,8 +49,15 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := IndexEntry{Row: rows[0], MemoryEntry: getEntry(t, s, "a"), Vectors: va}
-	want.Grades.Feedback, want.Accesses, want.Accessed, want.Correlating = "", 0, time.Time{}, nil
+	stored := getEntry(t, s, "a")
+	stored.Grades.Feedback = ""
+	want := IndexEntry{Row: rows[0], MemoryEntry: subjects.MemoryEntry{
+		ID: "a", Kind: stored.Kind, State: stored.State, Name: stored.Name, Description: stored.Description,
+		Corpus: stored.Corpus, Tags: stored.Tags, Respondent: stored.Respondent, Pinned: stored.Pinned,
+		Provenance: subjects.Provenance{Source: stored.Provenance.Source, Trust: stored.Provenance.Trust},
+		Created:    stored.Created, Happened: stored.Happened, Speaker: stored.Speaker,
+		Conversation: stored.Conversation, Position: stored.Position, Grades: stored.Grades,
+	}, Vectors: va}
 	for _, when := range []string{"at once", "after a restart"} {
 		got := loaded(t, s, "m")
 		if len(got) != 3 || !reflect.DeepEqual(got["a"], want) {

@@ -3,6 +3,7 @@
 package actortest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -226,7 +227,7 @@ func (o *out) request(ctx context.Context, spec subjects.Spec, body []byte) (any
 	o.r.asked = append(o.r.asked, Recorded{Subject: spec.Name, Body: asJSON, Query: o.query, Session: o.session})
 	o.r.mu.Unlock()
 	if o.r.Reply == nil {
-		return nil, actor.NoResponder(spec.Name)
+		return nil, actor.NoResponder(cmp.Or(spec.Server(), spec.Name))
 	}
 	v, err := o.r.Reply(spec.Name, []byte(asJSON))
 	var f *subjects.Fault

@@ -84,6 +84,13 @@ func (l *Link) Close() {
 	l.running.Wait()
 }
 
+// Redirect forwards the connections that are made from now on to another target.
+func (l *Link) Redirect(target string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = target
+}
+
 // SetDelay delays every segment from now on by d in each direction.
 func (l *Link) SetDelay(d time.Duration) {
 	l.mu.Lock()
@@ -182,7 +189,10 @@ func (l *Link) accept() {
 		l.running.Go(func() {
 			defer l.removeConn(in)
 			l.awaitThaw()
-			out, err := net.Dial("tcp", l.target)
+			l.mu.Lock()
+			target := l.target
+			l.mu.Unlock()
+			out, err := net.Dial("tcp", target)
 			if err != nil {
 				return
 			}

@@ -12,10 +12,16 @@ import (
 
 // The tools that the demo model knows how to use.
 const (
-	timeTool   = "get_datetime"
-	saveTool   = "save_memory"
-	searchTool = "search_memory"
+	timeTool      = "get_datetime"
+	saveTool      = "save_memory"
+	searchTool    = "search_memory"
+	readNotesTool = "notes_read"
+	addNoteTool   = "notes_add"
+	webTool       = "web_search"
 )
+
+// notesFolder is where the notes of the user are, by the manifest as shipped.
+const notesFolder = "~/notes/"
 
 var (
 	timeWord         = text.Pattern(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
@@ -32,7 +38,24 @@ var (
 	// toolWithArguments matches a name and the start of a JSON object.
 	toolWithArguments = text.Pattern(`\b([A-Za-z][A-Za-z0-9_-]*)\s*\{`)
 	followUpStart     = text.Pattern(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
+	// addsNote has what to add in one of its two groups.
+	addsNote = text.Pattern(`(?is)^\s*(?:please\s+)?(?:add|write)\s+(?:(?:to|in|into)\s+my\s+notes?\s*:\s*(.+)|` +
+		`(.+?)\s+(?:to|in|into)\s+my\s+notes?\s*[.!]?\s*$)`)
+	readsNotes    = text.Pattern(`(?i)\bmy notes?\b|\b(read|show|open)\b.*\.md\b`)
+	notePath      = text.Pattern(`[~/\pL\pN][\pL\pN/_.-]*\.md\b`)
+	searchesWeb   = text.Pattern(`(?i)^\s*(?:please\s+)?search\s+(?:the\s+)?(?:web|internet|online)\s+(?:for\s+)?(.+)$`)
+	asksAboutDemo = text.Pattern(`(?i)\b(who|what) are you\b|\bwhat (can|do) you (do|know|answer)\b|` +
+		`^\s*(help|hello|hi)\b`)
 )
+
+// notesArguments are the arguments that read the note at path, or with "" list the notes.
+func notesArguments(path string) map[string]string {
+	args := map[string]string{"query": "*"}
+	if path != "" {
+		args["path"] = path
+	}
+	return args
+}
 
 // mentionsTime reports whether q asks for the time or the date.
 func mentionsTime(q string) bool { return timeWord().MatchString(q) && questionWord().MatchString(q) }

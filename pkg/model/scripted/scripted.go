@@ -1,6 +1,7 @@
 // Package scripted is the built-in demo model for a machine without a model server. It follows a few fixed rules, so
-// that a new user sees the whole path: thinking, a tool call, an answer from its result, a follow-up question. It is
-// not a language model and states that in every answer. Replies are deterministic.
+// that a new user sees the whole path: thinking, a tool call, an approval, an answer from the result, a follow-up
+// question. It is not a language model, states that in every answer, and names conclave setup for a real one. Replies
+// are deterministic.
 package scripted
 
 import (
@@ -24,22 +25,18 @@ const Name = "scripted (built in)"
 const disclosure = "This is an answer of the built-in demo model, which follows fixed rules and is not a language " +
 	"model."
 
-// Backend is the demo model. The zero value is ready, and safe for concurrent use.
-type Backend struct {
-	// Suggest is the model that answers advise to pull; "" = gemma4:12b.
-	Suggest string
-}
+// setupAdvice says how to get a real model.
+const setupAdvice = "For real answers run: conclave setup"
+
+// abilities are the questions that the demo model answers.
+const abilities = "It answers: What is the capital of France? What time is it in Tokyo? Remember that I drink my " +
+	"coffee black. How do I drink my coffee? What do my notes say? Add to my notes: buy milk. Search the web for " +
+	"news about NATS."
+
+// Backend is the demo model. It is ready, and safe for concurrent use.
+type Backend struct{}
 
 var _ model.Backend = Backend{}
-
-// installAdvice returns how to get a real model.
-func (b Backend) installAdvice() string {
-	name := b.Suggest
-	if name == "" {
-		name = "gemma4:12b"
-	}
-	return "For real answers install Ollama (https://ollama.com/download), then run: conclave model pull " + name
-}
 
 // checkName returns [model.ErrMissing] for every name but [Name]: the demo model never replaces a requested model
 // silently.
@@ -48,7 +45,7 @@ func (b Backend) checkName(name string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s; only the built-in demo model is available. %s", model.ErrMissing, name,
-		b.installAdvice())
+		setupAdvice)
 }
 
 // Chat implements [model.Chat]. Any model but [Name] is [model.ErrMissing]. It fails otherwise only when ctx ends.
@@ -62,7 +59,7 @@ func (b Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chun
 			yield(model.Chunk{}, cancelledError(ctx))
 			return
 		}
-		s := b.composeReply(r)
+		s := composeReply(r)
 		last := model.Chunk{Done: true, Final: s.finalCounts(r)}
 		if !r.Stream {
 			last.Content, last.Thinking, last.Calls = s.content, s.thinking, s.calls
@@ -144,9 +141,9 @@ func (s reply) finalCounts(r model.Request) model.Final {
 }
 
 // composeReply returns the reply to r, without thinking if r forbids it and truncated to Options.Predict words.
-func (b Backend) composeReply(r model.Request) reply {
+func composeReply(r model.Request) reply {
 	t := parseTurn(r)
-	s := b.applyRules(r, t)
+	s := applyRules(r, t)
 	if r.Think != nil && !*r.Think {
 		s.thinking = ""
 	}
@@ -157,9 +154,9 @@ func (b Backend) composeReply(r model.Request) reply {
 }
 
 // applyRules returns the reply of the first rule that applies: fill a format, grade, quote tool results, call a tool
-// that the question names with its arguments, tell or ask for the time, save, refer back, search memory; else an answer
-// that it cannot answer.
-func (b Backend) applyRules(r model.Request, t turn) reply {
+// that the question names with its arguments, tell or ask for the time, tell a capital, save, read or add to notes,
+// search the web, refer back, search memory; else an answer that it cannot answer.
+func applyRules(r model.Request, t turn) reply {
 	switch {
 	case len(r.Format) > 0:
 		return reply{content: fillSchema(r.Format), thinking: "A form is to be filled in. I fill it with empty " +
@@ -170,7 +167,10 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 			content:  disclosure + " It cannot judge, so every answer gets the middle grade. [RESULT] 3",
 		}
 	case len(t.results) > 0:
-		return b.quoteResults(t)
+		if path := t.onlyNote(); path != "" {
+			return callTool(r, readNotesTool, notesArguments(path), "There is one note. The tool %s reads it.")
+		}
+		return quoteResults(t)
 	}
 	if name, args, ok := t.namedCall(); ok && t.hasTool(name) {
 		return callTool(r, name, args, "The question names the tool %s and its arguments. I call it.")
@@ -188,27 +188,44 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 		return reply{
 			thinking: "The question is about the time. I do not know it, and no tool that does is available.",
 			content: "I do not know the time, and the tool that does is not available. (" + disclosure + " " +
-				b.installAdvice() + ")",
+				setupAdvice + ")",
 		}
 	case t.asksForTime():
 		zone, _ := guessZone(t.question)
 		return callTool(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not "+
 			"know it, but the tool %s does. The zone is "+zone+".")
+	case t.asksForCapital():
+		country, capital, _ := findCapital(t.question)
+		return reply{
+			thinking: "The question is about a capital, of which I have a short list.",
+			content:  fmt.Sprintf("The capital of %s is %s.\n\n(%s %s)", country, capital, disclosure, setupAdvice),
+		}
 	case rememberRequest().MatchString(t.question) && t.hasTool(saveTool):
 		return callTool(r, saveTool,
 			map[string]string{"content": strings.TrimSpace(rememberRequest().ReplaceAllString(t.question, ""))},
 			"Something is to be remembered. The tool %s keeps it.")
+	case t.noteToAdd() != "" && t.hasTool(addNoteTool):
+		return callTool(r, addNoteTool, map[string]string{"text": t.noteToAdd()}, "Something is to be written down. "+
+			"The tool %s adds it to your notes.")
+	case readsNotes().MatchString(t.question) && t.hasTool(readNotesTool):
+		return callTool(r, readNotesTool, notesArguments(notePath().FindString(t.question)), "The question is about "+
+			"your notes. The tool %s reads them.")
+	case t.webQuery() != "" && t.hasTool(webTool):
+		return callTool(r, webTool, map[string]string{"query": t.webQuery()}, "The web is to be searched. The tool %s "+
+			"does that.")
 	case asksAboutHistory().MatchString(t.question) || len(t.earlier) > 0 && !t.attached && refersBack(t.question):
-		return b.recallQuestion(t)
+		return recallQuestion(t)
 	case aboutUser().MatchString(t.question) && t.hasTool(searchTool):
 		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I "+
 			"know nobody, but the tool %s may find what was said before.")
 	}
-	advice := b.installAdvice()
+	advice := setupAdvice
 	if len(t.tools) > 0 {
-		advice =
-			`It calls a tool when you write the name and a JSON object of arguments,` +
-				` such as get_datetime {"timezone":"UTC"}. ` + advice
+		advice = abilities + ` It calls any other tool when you write the name and a JSON object of arguments, such ` +
+			`as get_datetime {"timezone":"UTC"}. ` + advice
+	}
+	if asksAboutDemo().MatchString(t.question) {
+		return reply{thinking: "The question is about me.", content: disclosure + " " + advice}
 	}
 	return reply{
 		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",
@@ -247,6 +264,51 @@ func (t turn) namedCall() (name string, args json.RawMessage, ok bool) {
 	return name, nil, ok
 }
 
+// asksForCapital reports whether the question is about a capital that the demo model knows.
+func (t turn) asksForCapital() bool {
+	_, _, ok := findCapital(t.question)
+	return ok
+}
+
+// noteToAdd returns what the question wants to add to the notes, "" for nothing.
+func (t turn) noteToAdd() string {
+	m := addsNote().FindStringSubmatch(t.question)
+	if m == nil {
+		return ""
+	}
+	return strings.TrimSpace(m[1] + m[2])
+}
+
+// onlyNote returns the path of the note to read, when the first round listed the notes and there is one; else "".
+func (t turn) onlyNote() string {
+	if t.rounds != 1 || len(t.results) != 1 || t.results[0].ToolName != readNotesTool || !t.hasTool(readNotesTool) ||
+		notePath().MatchString(t.question) {
+		return ""
+	}
+	name := trimFrame(t.results[0].Content)
+	if !strings.HasSuffix(name, ".md") || strings.ContainsAny(name, "\n/") {
+		return ""
+	}
+	return notesFolder + name
+}
+
+// lacksNotes reports whether a tool found no folder of notes.
+func (t turn) lacksNotes() bool {
+	return slices.ContainsFunc(t.results, func(m model.Message) bool {
+		return (m.ToolName == readNotesTool || m.ToolName == addNoteTool) &&
+			strings.Contains(m.Content, "no such file or folder")
+	})
+}
+
+// webQuery returns the words that the question wants searched on the web, "" for none.
+func (t turn) webQuery() string {
+	m := searchesWeb().FindStringSubmatch(t.question)
+	if m == nil {
+		return ""
+	}
+	return strings.Trim(m[1], " .?!")
+}
+
 // asksForTime reports whether the question asks for the time, directly or as a follow-up with a place ("And in Lima?")
 // to a question that did.
 func (t turn) asksForTime() bool {
@@ -260,30 +322,33 @@ func (t turn) asksForTime() bool {
 
 // quoteResults returns an answer that quotes the tool results of the turn, each at most maxQuotedBytes, without the
 // frame around untrusted content.
-func (b Backend) quoteResults(t turn) reply {
+func quoteResults(t turn) reply {
 	var c strings.Builder
 	for _, m := range t.results {
 		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, text.Clip(trimFrame(m.Content), maxQuotedBytes))
 	}
+	if t.lacksNotes() {
+		c.WriteString("Make the folder of your notes, then ask again: mkdir -p " + notesFolder + "\n")
+	}
 	if _, unknownPlace := guessZone(t.question); unknownPlace && t.asksForTime() {
 		c.WriteString("I do not know that place, so this is the time in UTC.\n")
 	}
-	c.WriteString("(" + disclosure + " " + b.installAdvice() + ")")
+	c.WriteString("\n(" + disclosure + " " + setupAdvice + ")")
 	return reply{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
 }
 
 // recallQuestion returns an answer that quotes the previous question of the user, or says that there is none.
-func (b Backend) recallQuestion(t turn) reply {
+func recallQuestion(t turn) reply {
 	if len(t.earlier) == 0 {
 		return reply{
 			thinking: "This refers to something earlier, but nothing was asked before.",
-			content:  "This is the first question of our conversation. (" + disclosure + " " + b.installAdvice() + ")",
+			content:  "This is the first question of our conversation. (" + disclosure + " " + setupAdvice + ")",
 		}
 	}
 	return reply{
 		thinking: "This refers to something earlier. I look it up in the conversation.",
 		content: fmt.Sprintf("Before this you asked: %q. That is all I can say about it. (%s %s)",
-			text.Clip(t.earlier[len(t.earlier)-1], maxQuotedBytes), disclosure, b.installAdvice()),
+			text.Clip(t.earlier[len(t.earlier)-1], maxQuotedBytes), disclosure, setupAdvice),
 	}
 }
 
@@ -328,7 +393,7 @@ func (b Backend) Show(_ context.Context, name string) (model.Info, error) {
 func (b Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
 		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model cannot pull models. %s", model.ErrUnsupported,
-			b.installAdvice()))
+			setupAdvice))
 	}
 }
 
@@ -337,7 +402,8 @@ type turn struct {
 	question string          // the last user message
 	attached bool            // it has attachments, which "this" means
 	earlier  []string        // the user messages before it
-	results  []model.Message // of tools, after question
+	rounds   int             // of calls, after question
+	results  []model.Message // of tools, of the last round
 	tools    []model.Tool
 }
 
@@ -359,7 +425,11 @@ func parseTurn(r model.Request) turn {
 			if i := strings.LastIndex(t.question, questionHeading); i >= 0 {
 				t.question = t.question[i+len(questionHeading):]
 			}
-			t.results = nil
+			t.results, t.rounds = nil, 0
+		case model.Assistant:
+			if len(m.Calls) > 0 {
+				t.results, t.rounds = nil, t.rounds+1
+			}
 		case model.ToolRole:
 			t.results = append(t.results, m)
 		}

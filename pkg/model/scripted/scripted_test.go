@@ -57,7 +57,7 @@ func TestAnswerDisclosesTheDemoModel(t *testing.T) {
 		model.Request{Messages: []model.Message{newMessage("system", "s"), newMessage("user", "What is the capital "+
 			"of France?")}})
 	checkDisclosure(t, m, f)
-	for _, want := range []string{"capital of France", "conclave model pull gemma4:12b"} {
+	for _, want := range []string{"The capital of France is Paris.", "conclave setup"} {
 		if !strings.Contains(m.Content, want) {
 			t.Errorf("%q does not hold %q", m.Content, want)
 		}
@@ -231,6 +231,76 @@ func TestMemoryQuestionsCallTheMemoryTools(t *testing.T) {
 	}
 }
 
+// TestNotesAndWebQuestionsCallTheirTools: notes are listed, the only one is read, text is added, the web is searched;
+// what has no rule names the rules and conclave setup.
+func TestNotesAndWebQuestionsCallTheirTools(t *testing.T) {
+	t.Parallel()
+	tools := []model.Tool{{Name: "notes_read"}, {Name: "notes_add"}, {Name: "web_search"}, {Name: "save_memory"}}
+	for _, tt := range []struct{ question, tool, args string }{
+		{"What do my notes say?", "notes_read", `{"query":"*"}`},
+		{"Read ~/notes/harbour.md", "notes_read", `{"path":"~/notes/harbour.md","query":"*"}`},
+		{"Add to my notes: buy milk", "notes_add", `{"text":"buy milk"}`},
+		{"Please add buy milk and bread to my notes.", "notes_add", `{"text":"buy milk and bread"}`},
+		{"Remember that my notes are blue.", "save_memory", `{"content":"my notes are blue."}`},
+		{"Search the web for news about NATS.", "web_search", `{"query":"news about NATS"}`},
+		{"What is the capital of Norway?", "", "The capital of Norway is Oslo."},
+		{"Tell me the capital of the united  kingdom", "", "The capital of the United Kingdom is London."},
+		{"What is the capital of Atlantis?", "", `cannot answer "What is the capital of Atlantis?"`},
+		{"Who wrote Faust?", "", "conclave setup"},
+		{"What can you do?", "", "It answers: What is the capital of France?"},
+	} {
+		r := model.Request{Tools: tools, Messages: []model.Message{newMessage("user", tt.question)}}
+		m, f := collectReply(t, r)
+		if tt.tool == "" {
+			checkDisclosure(t, m, f)
+			if len(m.Calls) != 0 || !strings.Contains(m.Content, tt.args) ||
+				!strings.Contains(m.Content, "conclave setup") {
+				t.Errorf("%s: %+v", tt.question, m)
+			}
+			continue
+		}
+		if len(m.Calls) != 1 || m.Calls[0].Name != tt.tool || string(m.Calls[0].Arguments) != tt.args {
+			t.Errorf("%s: %+v", tt.question, m)
+		}
+		if m, f := collectReply(t, model.Request{Messages: r.Messages}); len(m.Calls) != 0 {
+			t.Errorf("%s: calls a tool that is not offered: %+v, %+v", tt.question, m, f)
+		}
+	}
+}
+
+// TestOnlyNoteIsRead: after a list of one note the demo model reads it, and then quotes it; of several it quotes the
+// list.
+func TestOnlyNoteIsRead(t *testing.T) {
+	t.Parallel()
+	r := model.Request{
+		Tools: []model.Tool{{Name: "notes_read"}},
+		Messages: []model.Message{
+			newMessage("user", "What do my notes say?"),
+			{Role: model.Assistant, Calls: []model.Call{{Name: "notes_read"}}},
+			{Role: model.ToolRole, ToolName: "notes_read", Content: "harbour.md"},
+		},
+	}
+	m, _ := collectReply(t, r)
+	if len(m.Calls) != 1 || string(m.Calls[0].Arguments) != `{"path":"~/notes/harbour.md","query":"*"}` {
+		t.Fatalf("%+v", m)
+	}
+	r.Messages = append(r.Messages, m, model.Message{Role: model.ToolRole, ToolName: "notes_read", Content: "At six."})
+	if m, _ := collectReply(t, r); len(m.Calls) != 0 || !strings.Contains(m.Content, "says: At six.") ||
+		strings.Contains(m.Content, "harbour.md") {
+		t.Errorf("%+v", m)
+	}
+	r.Messages[2].Content = "The call failed (tool_failed): read failed: no such file or folder"
+	if m, _ := collectReply(t, model.Request{Tools: r.Tools, Messages: r.Messages[:3]}); len(m.Calls) != 0 ||
+		!strings.Contains(m.Content, "mkdir -p ~/notes/") {
+		t.Errorf("%+v", m)
+	}
+	r.Messages[2].Content = "boats.md\nharbour.md"
+	r.Messages = r.Messages[:3]
+	if m, _ := collectReply(t, r); len(m.Calls) != 0 || !strings.Contains(m.Content, "boats.md\nharbour.md") {
+		t.Errorf("%+v", m)
+	}
+}
+
 func TestFollowUpsQuoteThePreviousQuestion(t *testing.T) {
 	t.Parallel()
 	before := []model.Message{
@@ -314,17 +384,17 @@ func TestFormatIsSatisfied(t *testing.T) {
 
 func TestOtherModelIsNotFound(t *testing.T) {
 	t.Parallel()
-	b := scripted.Backend{Suggest: "other:3b"}
+	b := scripted.Backend{}
 	_, _, chat := model.Collect(b.Chat(t.Context(), model.Request{Model: "gemma4:12b"}))
 	_, embed := b.Embed(t.Context(), "nomic-embed-text", []string{"x"})
 	_, show := b.Show(t.Context(), "gemma4:12b")
 	for what, err := range map[string]error{"chat": chat, "embed": embed, "show": show} {
-		if !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "conclave model pull other:3b") {
+		if !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "conclave setup") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	for _, err := range b.Pull(t.Context(), "gemma4:12b") {
-		if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "install Ollama") {
+		if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "conclave setup") {
 			t.Errorf("pull: %v", err)
 		}
 	}

@@ -1,12 +1,15 @@
 package conversation
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/subjects"
 )
@@ -48,6 +51,162 @@ func TestBounds(t *testing.T) {
 	if err != nil || len(data) > maxBytes || len(c.Turns) != 1 || c.Turns[0].Messages != nil ||
 		len(c.Turns[0].Answer) < 1000 {
 		t.Errorf("%v, %d bytes, %+v", err, len(data), len(c.Turns))
+	}
+}
+
+// archived reads the archived turns of a conversation, by query id.
+func archived(t *testing.T, store actor.Store, c subjects.Conversation) (queries []string) {
+	t.Helper()
+	for n := range c.Archived {
+		data, _, err := store.Get(t.Context(), c.ArchivedTurnKey(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var turn subjects.Turn
+		if err := json.Unmarshal(data, &turn); err != nil {
+			t.Fatal(err)
+		}
+		queries = append(queries, turn.QueryID)
+	}
+	return queries
+}
+
+// TestNothingIsLost: turns that leave a conversation, by their number, a summary or their size, are in the archive in
+// order, each once, also when a process ends between the archive and the conversation and when another one writes
+// first.
+func TestNothingIsLost(t *testing.T) {
+	t.Parallel()
+	rec := &actortest.Recorder{}
+	store := rec.Out().Store("state_generator")
+	c, rev, err := Read(t.Context(), store, "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	big := strings.Repeat("x", 200<<10)
+	for n := range 300 {
+		turn := subjects.Turn{QueryID: fmt.Sprint("q", n), Query: fmt.Sprint("question ", n), Answer: "yes"}
+		if n%40 > 35 {
+			turn.Answer = big // four of them do not fit
+		}
+		switch n % 7 {
+		case 0: // what a process leaves that ends before the conversation is written
+			if err := archive(t.Context(), store, c, min(3, len(c.Turns))); err != nil {
+				t.Fatal(err)
+			}
+		case 3: // another one writes first
+			other, at, err := Read(t.Context(), store, "s1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, _, err = Append(t.Context(), store, other, at, func() subjects.Turn {
+				return subjects.Turn{QueryID: fmt.Sprint("other", n)}
+			}, 50)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, fmt.Sprint("other", n))
+		}
+		want = append(want, turn.QueryID)
+		if c, rev, _, err = Append(t.Context(), store, c, rev, func() subjects.Turn { return turn }, 50); err != nil {
+			t.Fatal(err)
+		}
+		if n%60 == 59 { // a summary
+			half := len(c.Turns) / 2
+			next := RemoveOldest(c, half)
+			next.Summarized += half
+			if rev, err = Replace(t.Context(), store, c, rev, next); err != nil {
+				t.Fatal(err)
+			}
+			c = next
+		}
+	}
+	got := archived(t, store, c)
+	for _, turn := range c.Turns {
+		got = append(got, turn.QueryID)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if c.First != "question 0" || c.Archived != c.Summarized+c.Dropped || len(c.Turns) > 50 {
+		t.Errorf("first %q, %d archived of %d and %d, %d turns", c.First, c.Archived, c.Summarized, c.Dropped,
+			len(c.Turns))
+	}
+	if err := EraseArchive(t.Context(), store, "s1", EveryDeletion); err != nil {
+		t.Fatal(err)
+	}
+	for n := range c.Archived {
+		if data, _, err := store.Get(t.Context(), c.ArchivedTurnKey(n)); err == nil && len(data) > 0 {
+			t.Fatalf("turn %d is there after the deletion: %s", n, data)
+		}
+	}
+}
+
+// TestDeletionEndsStaleWriters: a writer that read a conversation before the user deleted it leaves none of its turns
+// in the archive, and changes none of the turns that were archived since.
+func TestDeletionEndsStaleWriters(t *testing.T) {
+	t.Parallel()
+	rec := &actortest.Recorder{}
+	store := rec.Out().Store("state_generator")
+	add := func(c subjects.Conversation, rev uint64, query string) (subjects.Conversation, uint64) {
+		t.Helper()
+		c, rev, _, err := Append(t.Context(), store, c, rev, func() subjects.Turn {
+			return subjects.Turn{QueryID: query, Answer: "answer " + query}
+		}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, rev
+	}
+	c, rev, err := Read(t.Context(), store, "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, query := range []string{"a", "b", "c", "d"} {
+		c, rev = add(c, rev, query)
+	}
+	stale, staleRev := c, rev
+	data, err := Erase(c, time.Now())
+	if err == nil {
+		_, err = store.Put(t.Context(), subjects.ConversationKey("s1"), data, rev)
+	}
+	if err == nil {
+		err = EraseArchive(t.Context(), store, "s1", EveryDeletion)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A summary, which ends, and a turn, which is repeated.
+	summarize := func() error {
+		_, err := Replace(t.Context(), store, stale, staleRev, RemoveOldest(stale, 2))
+		return err
+	}
+	if err := summarize(); !errors.Is(err, actor.ErrChanged) {
+		t.Errorf("a stale summary: %v", err)
+	}
+	if c, rev = add(stale, staleRev, "e"); c.Deletions != 1 || len(c.Turns) != 1 || c.Deleted {
+		t.Errorf("a turn after the deletion: %+v", c)
+	}
+	for _, query := range []string{"f", "g", "h"} {
+		c, rev = add(c, rev, query)
+	}
+	if err := summarize(); !errors.Is(err, actor.ErrChanged) {
+		t.Errorf("a stale summary after later turns: %v", err)
+	}
+	if got := archived(t, store, c); !slices.Equal(got, []string{"e", "f"}) {
+		t.Errorf("the archive has %q", got)
+	}
+	keys, err := store.Keys(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		data, _, err := store.Get(t.Context(), key)
+		for _, deleted := range "abcd" {
+			if err == nil && strings.Contains(string(data), "answer "+string(deleted)) {
+				t.Errorf("%s is there after the deletion: %s", key, data)
+			}
+		}
 	}
 }
 

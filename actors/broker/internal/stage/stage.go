@@ -87,14 +87,14 @@ func (j *Judged) AssumePreview() { j.previewed = true }
 // Allow permits a call that every layer passed. For one that needs a grant of its question, update changes the stored
 // flow of its session by compare-and-set before the call runs, so that concurrent calls cannot use a grant twice. ok is
 // false without an error when no grant is left: another call used it, and the caller must judge again. A call that the
-// user approved, and one that claimed its grant before a crash, claims nothing.
+// user approved, one that can be undone, and one that claimed its grant before a crash, claims nothing.
 func (j *Judged) Allow(update func(change func(*policy.Flow) *policy.Flow) error) (_ Permitted, ok bool, _ error) {
 	asked, r := j.facts, j.received
 	switch {
 	case !j.decision.Allowed():
 		return Permitted{}, false, errNotPermitted
 	case j.approved || !j.decision.NeedsGrant() || asked.Flow == nil || asked.FromUser || asked.HasFullOverride() ||
-		r.Caller.Account == subjects.RespondentB || !asked.Tool.UsesGrants():
+		asked.IsUndoable() || r.Caller.Account == subjects.RespondentB || !asked.Tool.UsesGrants():
 		return Permitted{j}, true, nil
 	}
 	id := HashParts(r.Key(), r.Record.ParamsHash)
@@ -157,6 +157,46 @@ func (j *Judged) Preview(ctx context.Context, out actor.Out, gate *actor.Gate, z
 	})
 }
 
+// Capture asks the tool in a zone to keep the state of what the call would change, in [subjects.ModeCapture], within
+// limit and behind a record of its own. A call that the layers deny keeps nothing.
+func (j *Judged) Capture(ctx context.Context, out actor.Out, gate *actor.Gate, zone string, limit time.Duration,
+	order subjects.ToolOrder,
+) (subjects.ToolResult, error) {
+	if j.decision.Denial() != nil {
+		return subjects.ToolResult{}, errNotPermitted
+	}
+	rec := j.received.Record
+	rec.ID, rec.Action, rec.Change = out.NewID(), subjects.ActionToolCapture, order.Change.ID
+	order.Args, order.Mode = j.facts.Args, subjects.ModeCapture
+	return actor.Audited(ctx, out, gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		res, err := j.send(ctx, out, zone, false, order)
+		if err == nil && res.Error != nil {
+			p.Report(subjects.StatusFailed, subjects.CodeTool) // the tool chooses the code of its fault
+		}
+		return res, err
+	})
+}
+
+// AskKeeper orders a tool of the build that keeps changes to list or take them back, behind the record rec.
+func AskKeeper(ctx context.Context, out actor.Out, gate *actor.Gate, rec subjects.AuditRecord, zone, tool string,
+	order subjects.ToolOrder,
+) (subjects.ToolResult, error) {
+	service, err := subjects.ToolCallService.With(zone, tool)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	order.CallID, order.Mode, order.Args = rec.ID, subjects.ModeUndo, json.RawMessage(`{}`)
+	return actor.Audited(ctx, out, gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
+		res, err := actor.Ask(ctx, out, service, order)
+		if err == nil && res.Error != nil {
+			p.Report(subjects.StatusFailed, res.Error.Code)
+		}
+		return res, err
+	})
+}
+
 // send sends an order of the call to its tool in a zone. plain is for a tool that needs nothing but a NATS client.
 func (j *Judged) send(ctx context.Context, out actor.Out, zone string, plain bool,
 	order subjects.ToolOrder,
@@ -195,7 +235,11 @@ func (p Permitted) Run(ctx context.Context, out actor.Out, gate *actor.Gate,
 		return res, errNotPermitted
 	}
 	begun := false
-	_, err := actor.Audited(ctx, out, gate, p.judged.received.Record, func(ctx context.Context,
+	rec := p.judged.received.Record
+	if kept := p.judged.facts.Kept; kept != nil {
+		rec.Change = kept.ID
+	}
+	_, err := actor.Audited(ctx, out, gate, rec, func(ctx context.Context,
 		permit *actor.Permit,
 	) (struct{}, error) {
 		begun = true

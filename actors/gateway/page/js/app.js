@@ -6,6 +6,8 @@ import { html, nothing, render } from "./lit-html.js";
 import { icon } from "./icons.js";
 import * as store from "./store.js";
 import * as palette from "./palette.js";
+import * as notify from "./notify.js";
+import { setTheme, theme, themes } from "./theme.js";
 import { visible } from "./format.js";
 import { sessionList } from "./views/sessions.js";
 import * as chat from "./views/chat.js";
@@ -20,16 +22,17 @@ import * as deliberations from "./views/deliberations.js";
 // lazy is a view whose module is loaded when it is opened first.
 function lazy(name) {
   let module = null;
-  const get = (path) => import(`./views/${name}.js`).then((m) => ((module = m), m.load?.(path), store.changed()));
+  const get = (path) => import(`./views/${name}.js`).then((m) => ((module = m), m.load?.(path), store.changed()), () => store.notify("This view could not be loaded. Open it again when the connection is back.", "error"));
   return { load: (path) => (module ? module.load?.(path) : get(path)), view: (path) => module?.view(path) ?? html`<div class="page"><p class="quiet">Loading.</p></div>`, drawn: (path) => module?.drawn?.(path), stop: (path) => module?.stop?.(path) };
 }
 
 const views = [
   { name: "chat", title: "Chat", key: "c", module: chat },
-  { name: "runs", title: "Runs", key: "r", module: runs },
   { name: "approvals", title: "Approvals", key: "a", module: approvals, badge: () => store.state.approvals.size },
   { name: "tasks", title: "Tasks", key: "t", module: tasks },
   { name: "memory", title: "Memory", key: "m", module: memory },
+  { name: "settings", title: "Settings", key: "s", module: lazy("preferences") },
+  { name: "runs", title: "Runs", key: "r", module: runs },
   { name: "agents", title: "Agents", key: "p", module: lazy("agents") },
   { name: "bus", title: "Bus", key: "b", module: bus },
   { name: "decisions", title: "Decisions", key: "d", module: decisions },
@@ -56,7 +59,6 @@ function open() {
   current = views.find((v) => v.name === name) ?? views[0];
   path = rest;
   more = false;
-  document.title = `${current.title} · Conclave`;
   current.module.load?.(path);
   store.changed();
 }
@@ -82,15 +84,16 @@ async function confirmLink(address) {
 
 const keys = () => [
   ["Ctrl K", "search views, sessions, runs, memories and actions"],
-  ["n", "new session"],
-  ["/", "write a question"],
+  ["any letter", "writes into the box of the chat"],
+  ["n", "new session, outside of the chat"],
+  ["/", "search, outside of the chat"],
   ["Enter, Shift Enter", "send, new line"],
   ["Ctrl Enter", "stop the answer and send now"],
   ["Esc", "stop the answer, close a dialog"],
   ["↑", "the last question again, in an empty box"],
-  ...views.filter((v) => v.key).map((v) => [`g ${v.key}`, `open ${v.title}`]),
+  ...views.filter((v) => v.key).map((v) => [`g ${v.key}`, `open ${v.title}, outside of the chat`]),
   ["+ − 0", "zoom a run"],
-  ["?", "this list"],
+  ["?", "this list, outside of the chat"],
 ];
 let afterG = 0;
 
@@ -100,7 +103,7 @@ function onKey(e) {
     palette.open(views.filter((v) => !v.hidden), actions);
     return;
   }
-  if (document.querySelector("dialog[open]")) return;
+  if (e.defaultPrevented || document.querySelector("dialog[open]")) return;
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "");
   if (e.key === "Escape" && (more || current.module.stop?.(path))) {
     more = false;
@@ -109,6 +112,11 @@ function onKey(e) {
     return;
   }
   if (typing || e.ctrlKey || e.metaKey || e.altKey) return;
+  const box = document.querySelector("#question");
+  if (box && e.key.length === 1 && e.key !== " ") { // a letter is typed, wherever the focus is: it goes into the box
+    box.focus();
+    return;
+  }
   const v = views.find((x) => x.key === e.key);
   if (v && Date.now() - afterG < 1200) {
     e.preventDefault();
@@ -119,26 +127,15 @@ function onKey(e) {
     actions.new.run();
   } else if (e.key === "/") {
     e.preventDefault();
-    document.querySelector("textarea, input[type=search]")?.focus();
+    document.querySelector("main input[type=search], input[type=search]")?.focus();
   } else if (e.key === "?") showKeys();
 }
 
 const showKeys = () => document.querySelector("#keys").showModal();
 
-const themes = ["system", "light", "dark"];
-let theme = localStorage.getItem("theme") ?? "system";
-
-function setTheme(to) {
-  theme = to;
-  localStorage.setItem("theme", to);
-  document.documentElement.toggleAttribute("data-theme", to !== "system");
-  if (to !== "system") document.documentElement.dataset.theme = to;
-  store.changed();
-}
-
 const actions = {
-  new: { title: "New session", run: () => (go("/chat"), requestAnimationFrame(() => document.querySelector("#question")?.focus())) },
-  theme: { title: "Change between light and dark", run: () => setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]) },
+  new: { title: "New session", run: () => go("/chat") },
+  theme: { title: "Change between light and dark", run: () => setTheme(themes[(themes.indexOf(theme()) + 1) % themes.length]) },
   keys: { title: "Show the keys", run: () => showKeys() },
 };
 
@@ -160,8 +157,8 @@ const navigation = () => html`
     </details>
     ${sessionList(path, current.name === "chat")}
     <div class="foot">
-      <span class="status ${store.state.connection}"><span class="dot"></span>${store.state.connection === "open" ? "connected" : "reconnecting"}</span><span class="grow"></span>
-      <button type="button" class="ghost" aria-label="Theme: ${theme}" title="Theme: ${theme}" @click=${actions.theme.run}>${icon("theme")}</button>
+      <span class="status ${store.state.connection}"><span class="dot"></span>${{ open: "connected", lost: "reconnecting", out: "logged out" }[store.state.connection] ?? "connecting"}</span><span class="grow"></span>
+      <button type="button" class="ghost" aria-label="Theme: ${theme()}" title="Theme: ${theme()}" @click=${actions.theme.run}>${icon("theme")}</button>
       <button type="button" class="ghost" aria-label="Keys" title="Keys (?)" @click=${showKeys}>${icon("keys")}</button>
     </div>
   </nav>`;
@@ -169,7 +166,7 @@ const navigation = () => html`
 // banners tell what keeps the system from its best, with what to do.
 function banners() {
   const out = [];
-  if (store.state.connection !== "open" && store.state.health) out.push(html`<p class="banner warn" role="status"><b>Reconnecting.</b> Running answers continue; the page shows them as soon as the connection is back.</p>`);
+  if (store.state.connection === "lost") out.push(html`<p class="banner warn" role="status"><b>Reconnecting.</b> Running answers continue; the page shows them as soon as the connection is back.</p>`);
   for (const text of store.state.health?.degraded ?? []) {
     const [what, ...rest] = text.split(": ");
     const named = rest.length && /^[a-z ]{2,24}$/.test(what);
@@ -193,19 +190,24 @@ function answer(value) {
 const questionDialog = (q) => html`<dialog id="ask" aria-labelledby="ask-title" @cancel=${() => answer(false)} @close=${() => store.state.question === asked && answer(false)}>
   ${q
     ? html`<form method="dialog" @submit=${(e) => (e.preventDefault(), answer(q.value === undefined ? true : e.target.elements.value.value.trim()))}>
-        <h2 id="ask-title">${q.title}</h2>${q.text ? html`<p>${q.text}</p>` : nothing}
+        <h2 id="ask-title">${q.title}</h2>${q.text ? html`<p>${q.text}</p>` : nothing}${q.code ? html`<pre>${q.code}</pre>` : nothing}
         ${q.value === undefined ? nothing : html`<label class="sr" for="ask-value">${q.title}</label><input id="ask-value" name="value" .value=${q.value} autocomplete="off" />`}
         <p class="actions"><span class="grow"></span><button type="button" @click=${() => answer(false)}>Cancel</button><button class=${q.danger ? "danger" : "primary"}>${q.action}</button></p>
       </form>`
     : html`<h2 id="ask-title" class="sr">Question</h2>`}
 </dialog>`;
 
+// loginCard says how a browser gets in. What was written stays in the box of the chat.
+const loginCard = () => html`<div class="page"><h1>You are logged out</h1>
+  <p>This browser has no login any more: it has expired, or it was revoked. What you wrote is kept.</p>
+  <p>Run <code>conclave open</code> in a terminal of this machine and open the link that it prints in this browser. This page then goes on by itself.</p></div>`;
+
 const shell = () => html`
   <a class="skip" href="#main" @click=${(e) => (e.preventDefault(), e.stopPropagation(), document.querySelector("#main").focus())}>Skip to the content</a>
   ${navigation()}
   <main id="main" tabindex="-1" class="view-${current.name}">
     <div class="banners">${banners()}</div>
-    ${current.module.view(path)}
+    ${store.state.connection === "out" ? loginCard() : current.module.view(path)}
   </main>
   <div class="notices" role="status" aria-live="polite">
     ${store.state.notices.map((n) => html`<p class="notice ${n.kind}"><span>${n.text}</span><button type="button" class="ghost" aria-label="Close the message" @click=${() => store.dismiss(n.id)}>${icon("close")}</button></p>`)}
@@ -221,7 +223,10 @@ const root = document.querySelector("#app");
 root.replaceChildren();
 const draw = () => {
   render(shell(), root);
-  current.module.drawn?.(path);
+  const waiting = store.state.approvals.size;
+  document.title = `${waiting ? `(${waiting}) ` : ""}${current.title} · Conclave`;
+  if (!store.state.loading.has("approvals")) notify.tell(store.state.approvals, () => go("/approvals"));
+  if (store.state.connection !== "out") current.module.drawn?.(path);
   const dialog = document.querySelector("#ask");
   if (store.state.question && !dialog.open) {
     asked = store.state.question;
@@ -231,7 +236,7 @@ const draw = () => {
   palette.drawn();
 };
 for (const v of views) store.state.views.add(v.name);
-setTheme(theme);
+setTheme(theme());
 store.subscribe(draw);
 addEventListener("popstate", open);
 document.addEventListener("click", onClick);

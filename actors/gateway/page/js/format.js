@@ -12,6 +12,8 @@ export function count(n, one, many = one + "s") {
   return `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 }
 
+export const bytes = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(1)} GB` : n >= 1e6 ? `${Math.round(n / 1e6)} MB` : n > 0 ? `${Math.round(n / 1e3)} kB` : "–");
+
 // age says how long ago a time was.
 export function age(time, now = Date.now()) {
   const s = (now - new Date(time).getTime()) / 1000;
@@ -39,6 +41,14 @@ export function grade(score) {
   return (
     [null, { letter: "E", tone: "bad", words: "poor" }, { letter: "D", tone: "bad", words: "weak" }, { letter: "C", tone: "warn", words: "fair" }, { letter: "B", tone: "good", words: "good" }, { letter: "A", tone: "good", words: "excellent" }][Math.round(score)] ?? { letter: "?", tone: "", words: "not graded" }
   );
+}
+
+// browserName shortens a User-Agent to the browser and its system.
+export function browserName(userAgent) {
+  const find = (names) => names.find(([sign]) => userAgent.includes(sign))?.[1];
+  const browser = find([["Firefox/", "Firefox"], ["Edg/", "Edge"], ["OPR/", "Opera"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]]);
+  const system = find([["Android", "Android"], ["iPhone", "iPhone"], ["iPad", "iPad"], ["Windows", "Windows"], ["Mac OS X", "macOS"], ["Linux", "Linux"]]);
+  return browser ? browser + (system ? ` on ${system}` : "") : userAgent || "unknown";
 }
 
 // clientOf returns the name of the client whose session or question has this id, "" for one of the user.

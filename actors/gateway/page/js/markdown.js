@@ -1,6 +1,7 @@
 // Markdown as DOM nodes. The text comes from a model, so it is data: every character becomes a text node, the elements are the
 // ones created here, and no attribute has a value of the text except the address of a link, which must be http, https or mailto.
-// Nothing is loaded: an image becomes a link to it.
+// Nothing is loaded from another host: an image becomes a link to it. Colours of code and formulas come from modules of the page, which are
+// loaded when an answer has one.
 
 const maxRows = 300; // of a table that is shown
 const maxColumns = 30;
@@ -109,6 +110,11 @@ function splitBlocks(text) {
         }
       }
       blocks.push({ kind: "math", text: math.join("\n").trim().replace(/^\$\$|\$\$$/g, "").trim() });
+    } else if (/^\s*\\\[/.test(line)) {
+      flush();
+      const math = [line];
+      while (!math.at(-1).trimEnd().endsWith("\\]") && i + 1 < lines.length) math.push(lines[++i]);
+      blocks.push({ kind: "math", text: math.join("\n").trim().replace(/^\\\[|\\\]$/g, "").trim() });
     } else if ((m = readHeading(line))) {
       flush();
       blocks.push({ kind: "heading", ...m });
@@ -194,11 +200,12 @@ function renderBlock(b, depth) {
     case "rule":
       return element("hr");
     case "code":
-      return codeBlock(b.text, b.language);
+      return codeBlock(b.text, b.language, b.closed);
     case "math": {
-      const e = element("pre", element("code", b.text));
-      e.className = "math";
+      const e = mathBox("div", element("pre", element("code", b.text)), b.text, true);
       e.tabIndex = 0;
+      e.setAttribute("role", "group");
+      e.setAttribute("aria-label", "Formula");
       return e;
     }
     case "quote": {
@@ -252,9 +259,38 @@ function table(b) {
   return box;
 }
 
-// codeBlock returns a block of code with its language and a button that copies it.
-export function codeBlock(text, language) {
-  const pre = element("pre", element("code", text));
+// decorated has the modules that draw what a text has rarely, by name, once one was needed.
+const decorated = new Map();
+
+// decorate calls draw with a module of the page when it is there. Without it the source stays.
+function decorate(name, draw) {
+  if (decorated.has(name)) draw(decorated.get(name));
+  else import(name).then((m) => (decorated.set(name, m), draw(m)), () => {});
+}
+
+// mathBox returns an element with a formula: its source until it is drawn, and for good when it has something unknown.
+function mathBox(name, source, text, isBlock) {
+  const box = element(name, source);
+  box.className = "math";
+  decorate("./math.js", (m) => {
+    const drawn = m.formula(text, isBlock);
+    if (drawn) box.replaceChildren(drawn);
+  });
+  return box;
+}
+
+const diagrams = ["mermaid", "dot", "graphviz", "plantuml", "d2"];
+
+// codeBlock returns a block of code with its language and a button that copies it. A diagram stays source: drawing it would run a
+// program of the answer.
+export function codeBlock(text, language, closed) {
+  const code = element("code", text);
+  const pre = element("pre", code);
+  if (closed && language && !diagrams.includes(language))
+    decorate("./highlight.js", (m) => {
+      const nodes = m.highlight(text, language);
+      if (nodes) code.replaceChildren(...nodes);
+    });
   pre.tabIndex = 0;
   const copy = element("button", "Copy");
   copy.type = "button";
@@ -266,7 +302,7 @@ export function codeBlock(text, language) {
     );
     setTimeout(() => (copy.textContent = "Copy"), 1500);
   });
-  const head = element("figcaption", element("span", language || "text"), copy);
+  const head = element("figcaption", element("span", diagrams.includes(language) ? `${language}, source of a diagram` : language || "text"), copy);
   const box = element("figure", head, pre);
   box.className = "code";
   return box;
@@ -276,7 +312,7 @@ export function codeBlock(text, language) {
 const image = /^!\[([^\]]{0,500})\]\(\s*<?([^\s)>]{1,2000})>?(?:\s+["'(][^)]{0,500})?\)/;
 const link = /^\[((?:[^[\]\\]|\\.|\[[^\]]{0,100}\]){1,500})\]\(\s*<?([^\s)>]{1,2000})>?(?:\s+["'(][^)]{0,500})?\)/;
 const autolink = /^<?(https?:\/\/[^\s<>"')\]}]{1,2000}[^\s<>"')\]}.,;:!?])>?/;
-const math = /^\$(?!\s)([^$\n]{1,500}?)(?<!\s)\$(?!\d)/;
+const math = /^(\$\$?)(?!\s)([^$\n]{1,500}?)(?<!\s)\1(?![\d$])/;
 const strong = /^(\*\*|__)(?=\S)([\s\S]{1,5000}?\S)\1/;
 const emphasis = /^([*_])(?=\S)([^*_\n]{1,2000}?\S|\S)\1(?![\p{L}\p{N}])/u;
 const deleted = /^~~(?=\S)([\s\S]{1,2000}?\S)~~/;
@@ -306,6 +342,13 @@ function inline(text, depth = 0, inLink = false) {
   };
   for (let i = 0; i < text.length; ) {
     const c = text[i];
+    const end = c === "\\" && text[i + 1] === "(" ? text.slice(i, i + 504).indexOf("\\)") : -1;
+    if (end > 2) {
+      const source = text.slice(i + 2, i + end);
+      push(mathBox("span", element("code", source), source, false));
+      i += end + 2;
+      continue;
+    }
     if (c === "\\" && /[\\`*_{}[\]()#+\-.!|~$<>]/.test(text[i + 1] ?? "")) {
       plain += text[i + 1];
       i += 2;
@@ -329,9 +372,7 @@ function inline(text, depth = 0, inLink = false) {
       else if (c === "[" && !inLink && (m = link.exec(rest))) push(anchor(m[2], depth < maxDepth ? inline(m[1], depth + 1, true) : [m[1]]));
       else if ((c === "<" || c === "h") && !wordBefore && !inLink && (m = autolink.exec(rest))) push(anchor(m[1], [m[1]]));
       else if (c === "$" && (m = math.exec(rest))) {
-        const e = element("code", m[1]);
-        e.className = "math";
-        push(e);
+        push(mathBox("span", element("code", m[2]), m[2], false));
       } else if ((c === "*" || c === "_") && !(c === "_" && wordBefore) && depth < maxDepth) {
         if ((m = strong.exec(rest))) push(element("strong", ...inline(m[2], depth + 1, inLink)));
         else if ((m = emphasis.exec(rest))) push(element("em", ...inline(m[2], depth + 1, inLink)));

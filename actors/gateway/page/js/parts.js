@@ -2,6 +2,7 @@
 
 import { html, noChange, nothing } from "./lit-html.js";
 import { icon } from "./icons.js";
+import * as api from "./api.js";
 import * as store from "./store.js";
 import { age, clientOf, count, grade, json, seconds, visible } from "./format.js";
 
@@ -65,6 +66,14 @@ export function gradeBadge(score, feedback = "", self = feedback?.startsWith("gr
   return html`<span class="grade ${g.tone}" title=${feedback}><b>${g.letter}</b> ${score}<span class="sr"> of 5, ${g.words}</span>${self ? " graded by itself" : ""}</span>`;
 }
 
+const tones = { answered: "good", failed: "bad", "waiting for you": "warn", running: "run" };
+
+// stateMark shows the state of a question in its word. more says what goes on.
+export const stateMark = (word, more = "") => html`<span class="state ${tones[word] ?? ""}">${word}</span>${more && more !== word ? html` <span class="quiet">${more}</span>` : nothing}`;
+
+// questionState is the state of a question, with what a running one does.
+export const questionState = (r) => stateMark(store.stateOf(r), store.isRunning(r) ? r.phase : "");
+
 const stateIcons = { done: "check", denied: "close", failed: "close", waiting: "lock" };
 
 // toolCard shows one call: name, arguments and state on a line, everything else when it is opened.
@@ -77,7 +86,37 @@ export function toolCard(t) {
       ${t.layer && t.layer !== "native" && t.layer !== "recall" ? html`<span class="chip" title="The model wrote the call as text; it was recovered">recovered</span>` : nothing}
       ${trustLabel(t.labels)}<span class="state">${stateIcons[name] ? icon(stateIcons[name]) : nothing}${state}</span></summary>
     <div class="body">${callDetails(t)}</div>
-  </details>`;
+  </details>${t.change ? changeLine([t]) : nothing}`;
+}
+
+const changed = (calls) => [...new Set(calls.flatMap((t) => t.change?.files ?? []))];
+
+// changeLine says which files a call changed, with buttons that show the difference and take it back.
+const changeLine = ([t]) => html`<p class="quiet change">Changed ${count(changed([t]).length, "file")}: ${changed([t]).map((f) => html`<code>${visible(f)}</code> `)}
+  <button type="button" class="link" @click=${() => showChange(t)}>show</button>, <button type="button" class="link" @click=${() => undoChange(t)}>undo</button></p>`;
+
+async function showChange(t) {
+  await act(async () => {
+    const { changes } = await api.get(`/changes?id=${encodeURIComponent(t.change.id)}`);
+    const [c] = changes;
+    const code = c.files.map((f) => visible(f.diff ?? "")).join("\n");
+    await store.confirm({ title: `What ${t.tool} changed`, text: c.sources?.length ? `After reading ${c.sources.map(visible).join(", ")}` : "", code, action: "Close" });
+  });
+}
+
+// undoChange shows what an undo would restore, and does exactly that when the user agrees.
+async function undoChange(t) {
+  await act(async () => {
+    const plan = await api.post("/changes/undo", { action: "plan", id: t.change.id });
+    if (plan.refusals?.length) {
+      store.notify(plan.refusals.map((r) => visible(r.text)).join(" "), "error");
+      return;
+    }
+    if (!(await store.confirm({ title: "Undo this change?", code: plan.files.map((f) => visible(f.diff ?? f.path)).join("\n"), action: "Undo" }))) return;
+    const done = await api.post("/changes/undo", { action: "apply", id: t.change.id, plan: plan.plan });
+    if (done.refusals?.length) store.notify(done.refusals.map((r) => visible(r.text)).join(" "), "error");
+    else store.notify("The files are as they were.");
+  });
 }
 
 // callDetails shows the arguments of a call and what came of it.
@@ -121,6 +160,9 @@ export const personaCard = (d) => html`<details class="card persona ${d.dissents
 
 // empty is a view without content: what would be here, and an example to click.
 export const empty = (name, title, text, example) => html`<div class="empty-state">${icon(name)}<h2>${title}</h2><p>${text}</p>${example ?? nothing}</div>`;
+
+// loading is the placeholder of a view while the store has not read what it shows, else undefined: an empty list is then a fact.
+export const loading = (what) => (store.state.loading.has(what) ? html`<p class="quiet">Loading.</p>` : undefined);
 
 // load keeps the result of one request for a view: {value, error, loading}.
 export function loader(read) {

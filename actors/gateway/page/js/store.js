@@ -8,10 +8,14 @@ const maxLog = 3000; // stored events kept of all questions
 const history = 1500; // stored events that are read when the page opens
 
 export const state = {
-  connection: "connecting", // open, connecting, closed
+  connection: "connecting", // open, lost after that, out: the browser is not logged in
+  losses: 0, // how often the connection was lost
+  loading: new Set(["sessions", "events", "approvals"]), // what was not read yet: views claim nothing about it
+  missing: new Set(), // ids of sessions that do not exist
   health: null,
   sessions: [],
-  conversations: new Map(), // by session id: the stored conversation
+  conversations: new Map(), // by session id: the stored conversation, without its archived turns
+  earlier: new Map(), // by session id: archived turns that were read, {turns, before, more, lost, loading, failed}
   runs: new Map(), // by query id: see newRun
   approvals: new Map(), // by id: calls that wait for the user
   log: [], // the latest stored events of every question
@@ -61,8 +65,8 @@ function newRun(id) {
     step: 0, // model call that the text comes from
     firstTokens: new Map(), // by respondent and step: time of the first token, as this page saw it
     thinking: "",
-    thinkingSince: 0,
-    thinkingMs: 0,
+    thinkingSince: 0, // of the thinking that goes on; 0 = none does
+    thinkingMs: 0, // of the thinking that ended
     respondent: "",
     tools: new Map(), // by call id
     notes: [],
@@ -104,6 +108,19 @@ export function run(id) {
 
 export const isRunning = (r) => !r.response && !r.failed;
 
+// stateOf is the state of a question in the one word that it has everywhere: in the page, in the terminal, in events and metrics.
+export function stateOf(r) {
+  if (r.failed) return "failed";
+  if (r.response) return r.response.notes?.some((n) => n.code === "stopped") ? "stopped" : "answered";
+  return [...state.approvals.values()].some((a) => a.query_id === r.id) ? "waiting for you" : "running";
+}
+
+// endThinking ends the time that the thinking of a question takes.
+function endThinking(r, at) {
+  if (r.thinkingSince) r.thinkingMs += Math.max(0, at - r.thinkingSince);
+  r.thinkingSince = 0;
+}
+
 const phases = {
   RECEIVING: "reading the conversation",
   RECALLING: "recalling what you said",
@@ -131,7 +148,7 @@ export function apply(ev) {
     if (ev.seq <= (state.runs.get(ev.query)?.lastSeq ?? 0)) return;
   }
   if (ev.query) applyToRun(run(ev.query), ev);
-  else if (ev.payload?.code === "branched" && state.conversations.has(ev.payload.session_id)) loadConversation(ev.payload.session_id).catch(() => {}); // another tab branched it
+  else if (["branched", "compacted"].includes(ev.payload?.code) && state.conversations.has(ev.payload.session_id)) loadConversation(ev.payload.session_id).catch(() => {}); // another tab branched it, or its oldest turns were summarized
   changed();
 }
 
@@ -166,7 +183,10 @@ function applyToRun(r, ev) {
       break;
     case "agent.state":
       if (p.code) r.notes.push({ code: p.code, text: p.words ?? "" });
-      else if (phases[p.to] && !r.response) r.phase = phases[p.to];
+      else if (phases[p.to] && !r.response) {
+        endThinking(r, at);
+        r.phase = phases[p.to];
+      }
       r.reading = p.reading && !r.response ? { ...p.reading, since: at } : null;
       if (r.reading) r.phase = p.reading.whole ? "waiting for the whole answer" : `reading ${p.reading.tokens.toLocaleString("en")} tokens`;
       break;
@@ -175,16 +195,17 @@ function applyToRun(r, ev) {
         firstToken(r, p, at);
         r.thinking += p.text ?? "";
         r.thinkingSince ||= at;
-        r.thinkingMs = at - r.thinkingSince;
         r.phase = "thinking";
       }
       break;
     case "response.delta":
       if (!r.response) {
         firstToken(r, p, at);
-        if ((p.step ?? 0) !== r.step) {
-          r.step = p.step ?? 0; // the text before a tool call is not part of the answer
+        endThinking(r, at);
+        if ((p.step ?? 0) !== r.step || p.n < (r.nextDelta ?? 0)) {
+          r.step = p.step ?? 0; // the text before a tool call is not part of the answer, nor is that before a restart
           r.text = "";
+          r.nextDelta = 0;
         }
         if (p.n > (r.nextDelta ?? 0)) r.text += " … "; // a piece is missing; the stored answer has it
         r.nextDelta = (p.n ?? 0) + 1;
@@ -197,6 +218,7 @@ function applyToRun(r, ev) {
       applyResponse(r, p, at);
       break;
     case "tool.request":
+      endThinking(r, at);
       r.tools.set(p.call_id, { ...r.tools.get(p.call_id), id: p.call_id, tool: p.tool, caller: p.caller, args: p.args, state: "running", since: at });
       r.phase = `calling ${p.tool}`;
       if (p.args?.context && p.caller === "generator") r.query ||= p.args.query ?? ""; // the recall before the first model call has the question, which is in another stream
@@ -208,7 +230,7 @@ function applyToRun(r, ev) {
     }
     case "tool.result": {
       const t = r.tools.get(p.call_id) ?? { id: p.call_id, tool: p.tool, caller: p.caller, since: at };
-      Object.assign(t, { result: p.result, error: p.error ?? null, labels: p.labels, artifacts: p.artifacts, parked: p.parked, egress: p.egress ?? "unknown", destinations: p.destinations ?? [], ended: at, ms: p.ms ?? 0 });
+      Object.assign(t, { result: p.result, error: p.error ?? null, labels: p.labels, artifacts: p.artifacts, change: p.change, parked: p.parked, egress: p.egress ?? "unknown", destinations: p.destinations ?? [], ended: at, ms: p.ms ?? 0 });
       t.state = p.error ? (p.error.denial || deniedCodes.includes(p.error.code) ? "denied" : "failed") : "done";
       r.tools.set(p.call_id, t);
       break;
@@ -236,8 +258,9 @@ function applyToRun(r, ev) {
       applyProgress(r, p);
       break;
     case "approval.request":
+      endThinking(r, at);
       setToolState(r, p, "waiting for you");
-      r.phase = `waiting for your approval of ${p.tool ?? "a call"}`;
+      r.phase = `${p.tool ?? "a call"} needs your approval`;
       break;
     case "approval.decision":
       for (const t of r.tools.values()) if (t.state === "waiting for you") t.state = "running";
@@ -264,6 +287,7 @@ function setToolState(r, p, to) {
 }
 
 function applyResponse(r, p, at) {
+  endThinking(r, at);
   r.response = p;
   r.respondent = p.respondent_id ?? "";
   r.text = p.answer ?? "";
@@ -279,7 +303,7 @@ function applyResponse(r, p, at) {
     if (t) t.layer = c.layer;
     else if (c.call_id) r.tools.set(c.call_id, { id: c.call_id, tool: c.tool, args: c.args, result: c.result, error: c.error ?? null, layer: c.layer, state: c.error ? "failed" : "done" });
   }
-  loadSessionsSoon();
+  loadSessionsSoon(r.session);
 }
 
 // applyProgress merges a change of a task into its plan.
@@ -325,39 +349,89 @@ export function confirm(question) {
 
 let approvalsTimer = 0;
 let sessionsTimer = 0;
-function loadSessionsSoon() {
+
+// loadSessionsSoon reads the list again, and the conversation that has another answer: where its window begins may have changed.
+function loadSessionsSoon(session) {
   clearTimeout(sessionsTimer);
-  sessionsTimer = setTimeout(loadSessions, 300);
+  sessionsTimer = setTimeout(() => {
+    loadSessions();
+    if (state.conversations.get(session)?.conversation.length > 1) loadConversation(session).catch(() => {});
+  }, 300);
 }
 
 export async function loadSessions() {
   try {
     state.sessions = (await api.get("/sessions")).sessions ?? [];
+    state.loading.delete("sessions");
     changed();
   } catch (e) {
-    notify(e.message, "error");
+    report(e);
   }
+}
+
+// report shows the error of a read a little later, unless the connection is or was lost around it: the page says so, and reads anew.
+function report(e) {
+  const { losses, connection } = state;
+  setTimeout(() => connection !== "lost" && state.connection === "open" && state.losses === losses && notify(e.message, "error"), 2000);
 }
 
 export async function loadHealth() {
   try {
     state.health = await api.get("/health");
+    changed();
   } catch (e) {
-    state.health = { status: "down", degraded: [e.message] };
+    report(e);
   }
-  changed();
 }
 
 export async function loadConversation(id) {
-  const c = await api.get("/sessions/" + encodeURIComponent(id));
-  state.conversations.set(id, c);
-  changed();
-  return c;
+  try {
+    const c = await api.get("/sessions/" + encodeURIComponent(id));
+    keepArchived(id, c);
+    state.conversations.set(id, c);
+    state.missing.delete(id);
+    changed();
+    return c;
+  } catch (e) {
+    if (e.status !== 404) throw e;
+    state.missing.add(id);
+    changed();
+  }
+}
+
+// keepArchived adds the turns that were archived since a conversation was read to its earlier ones, as far as these were read.
+function keepArchived(id, c) {
+  const old = state.conversations.get(id);
+  const e = state.earlier.get(id);
+  if (!old || !e) return;
+  if (c.archived < old.archived) state.earlier.delete(id); // another conversation of the same name
+  const kept = new Set(c.conversation.map((t) => t.query_id));
+  if (c.archived > old.archived) e.turns = [...e.turns, ...old.conversation.filter((t) => !kept.has(t.query_id))];
+}
+
+// hasEarlier reports whether a session has archived turns that were not read yet.
+export const hasEarlier = (id) => Boolean(state.conversations.get(id)?.archived) && (state.earlier.get(id)?.more ?? true);
+
+// loadEarlier reads the next page of archived turns of a session, from the latest to the oldest.
+export async function loadEarlier(id) {
+  const e = state.earlier.get(id) ?? { turns: [], before: "", more: true, lost: 0, loading: false };
+  if (e.loading || !hasEarlier(id)) return;
+  state.earlier.set(id, e);
+  Object.assign(e, { loading: true, failed: true });
+  try {
+    const page = await api.get(`/sessions/${encodeURIComponent(id)}/turns?` + new URLSearchParams(e.before ? { before: e.before } : {}));
+    Object.assign(e, { turns: [...page.conversation, ...e.turns], before: page.before, more: Boolean(page.before), lost: e.lost + page.lost, failed: false });
+  } finally {
+    e.loading = false;
+    changed();
+  }
 }
 
 // forgetSession removes a deleted session from the state.
 export function forgetSession(id) {
   state.conversations.delete(id);
+  state.earlier.delete(id);
+  localStorage.removeItem("draft " + id);
   for (const [q, r] of state.runs) if (r.session === id) state.runs.delete(q);
   state.sessions = state.sessions.filter((s) => s.session_id !== id);
   changed();
@@ -367,9 +441,10 @@ export async function loadApprovals() {
   try {
     const list = (await api.get("/approvals")).approvals ?? [];
     state.approvals = new Map(list.map((a) => [a.id, a]));
+    state.loading.delete("approvals");
     changed();
   } catch (e) {
-    notify(e.message, "error");
+    report(e);
   }
 }
 
@@ -381,6 +456,7 @@ export async function loadRun(id) {
   const fresh = newRun(id);
   fresh.complete = true;
   if (known) Object.assign(fresh, { session: known.session, query: known.query, attachments: known.attachments, firstTokens: known.firstTokens });
+  if (!got.events.length) fresh.known = await api.get("/queries/" + encodeURIComponent(id)).then(() => true, (e) => e.status !== 404 && e.status !== 400);
   state.runs.set(id, fresh);
   for (const ev of got.events) applyToRun(fresh, { ...ev, query: id });
   changed();
@@ -391,29 +467,37 @@ let setReady;
 // ready resolves when the sessions and the latest events are known.
 export const ready = new Promise((resolve) => (setReady = resolve));
 
-// start loads the first state and follows the event stream.
-export async function start() {
+// readState reads the first state: the sessions, the approvals and the latest events.
+async function readState() {
   const sessions = loadSessions();
   loadHealth();
+  const got = await api.get("/events/history?" + new URLSearchParams({ limit: history }));
+  for (const ev of got.events) apply(ev);
+  state.last = Math.max(state.last, got.last ?? 0);
+  state.loading.delete("events");
   loadApprovals();
-  setInterval(loadHealth, 15000);
-  try {
-    const got = await api.get("/events/history?" + new URLSearchParams({ limit: history }));
-    for (const ev of got.events) apply(ev);
-    state.last = Math.max(state.last, got.last ?? 0);
-    loadApprovals();
-  } catch (e) {
-    notify(e.message, "error");
-  }
-  sessions.then(setReady);
-  return api.openEvents({
-    after: state.last,
+  await sessions;
+  setReady();
+  changed();
+}
+
+// start loads the first state and follows the event stream, also across restarts of the server.
+export function start() {
+  setInterval(() => state.connection === "open" && loadHealth(), 15000);
+  api.follow({
+    start: readState,
+    after: () => state.last,
     onEvent: apply,
+    onLost: ({ to }) => to <= state.last && location.reload(), // the event log was created anew: nothing that is shown is in it
     onState: (s) => {
       if (s === state.connection) return;
-      const back = state.connection === "connecting" && s === "open";
+      if (s === "open" && state.connection !== "connecting") {
+        loadApprovals();
+        loadSessions();
+        loadHealth();
+      }
       state.connection = s;
-      if (back) loadApprovals();
+      if (s !== "open") state.losses++;
       changed();
     },
   });

@@ -37,6 +37,8 @@ type Options struct {
 	Session string // "" = a new one
 	Model   string // "" = the assistant's
 	Resume  bool   // show the last turn of the session first
+	// Link reports that the connection of Client is lost, false, and is back; nil never does.
+	Link <-chan bool
 }
 
 const (
@@ -69,6 +71,7 @@ func Run(ctx context.Context, o Options) error {
 		tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI))
 	m.send = p.Send
 	go m.watchSize(ctx)
+	go m.watchLink(ctx)
 	_, err = p.Run()
 	cancel()
 	closed := m.screen.Close(m.takeLines(), m.columns)
@@ -94,8 +97,10 @@ type model struct {
 	input   textarea.Model
 	history history
 	hint    string // below the input
-	names   names
-	pasted  time.Time // the last paste, or a key that belongs to it
+	// undoPlan has the undo that the user saw, by what was to be undone; "" is the last change.
+	undoPlan map[string]string
+	names    names
+	pasted   time.Time // the last paste, or a key that belongs to it
 
 	marksPastes bool      // the terminal has confirmed it
 	reportUntil time.Time // a report of the terminal counts until then, and until the first key
@@ -103,8 +108,11 @@ type model struct {
 	next    client.Question // attachments of the next question
 	turn    *turn           // the running question
 	queue   []string        // questions that wait for it
-	waiting []approval      // calls that wait for a decision; the first is asked
+	waiting []subjects.ApprovalRequest
+	batch   *batch // waiting calls that the user is asked about; nil while more are gathered
+	arrived int    // calls that waited when none was asked about
 	last    *subjects.Response
+	offline bool // the connection is lost; what runs and waits goes on when it is back
 	quit    bool
 }
 
@@ -152,6 +160,21 @@ func (m *model) watchSize(ctx context.Context) {
 		select {
 		case <-resized:
 			m.send(sizeMsg{})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// linkMsg means that the connection is back, or lost.
+type linkMsg bool
+
+// watchLink reports changes of the connection.
+func (m *model) watchLink(ctx context.Context) {
+	for {
+		select {
+		case up := <-m.Link:
+			m.send(linkMsg(up))
 		case <-ctx.Done():
 			return
 		}
@@ -233,8 +256,8 @@ func (m *model) draw() {
 	var below []string
 	row, column := 0, 0
 	switch {
-	case len(m.waiting) > 0:
-		prompt := m.prompt(m.waiting[0])
+	case m.batch != nil:
+		prompt := m.prompt()
 		below = strings.Split(ansi.Hardwrap(prompt, m.width(), true), "\n")
 		row, column = len(below)-1, term.Width(below[len(below)-1])
 	default:
@@ -252,8 +275,8 @@ func (m *model) draw() {
 	}
 	region = append(region, "")
 	if m.turn != nil {
-		if len(m.waiting) == 0 {
-			region = append(region, m.paint(term.Dim, term.Clip(m.turn.status(m.spinner), m.width())))
+		if m.batch == nil {
+			region = append(region, m.paint(term.Dim, term.Clip(m.turn.status(m.spinner, m.offline), m.width())))
 		}
 	}
 	row += len(region)

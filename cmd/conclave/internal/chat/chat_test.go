@@ -9,6 +9,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/subjects"
 )
 
 // TestIdleDrawsNothing: a frame does not cause the next one, so that an idle conversation writes nothing to the
@@ -65,5 +67,32 @@ func TestModeReport(t *testing.T) {
 		if m.marksPastes != tt.want {
 			t.Errorf("%s: %v", tt.name, m.marksPastes)
 		}
+	}
+}
+
+// TestReplacedPrompt: keys that were meant for a prompt do not answer the one that replaces it when its call was
+// decided elsewhere.
+func TestReplacedPrompt(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	var out bytes.Buffer
+	m := newModel(t.Context(), Options{App: cli.New(nil, &out, &out)})
+	m.marksPastes = true
+	for _, id := range []string{"aaaa0000", "bbbb0000"} {
+		m.waiting = append(m.waiting, subjects.ApprovalRequest{
+			ID: id, Tool: "tool_" + id, Asked: time.Now(), Expires: time.Now().Add(time.Hour),
+		})
+	}
+	m.showApprovals()
+	m.batch.early = time.Now()
+	m.onApprovalKey(tea.KeyPressMsg{Code: 'y', Text: "y"})
+	if m.batch.typed != "y" {
+		t.Fatalf("typed %q", m.batch.typed)
+	}
+	m.onDecided(subjects.ApprovalReply{ID: "aaaa0000", State: subjects.ApprovalDenied})
+	if m.batch == nil || m.batch.Batch[0].ID != "bbbb0000" || m.batch.typed != "" {
+		t.Fatalf("%+v", m.batch)
+	}
+	if wait := time.Until(m.batch.early); wait < term.TooFastAfterSwitch/2 {
+		t.Errorf("the next call can be approved after %s", wait)
 	}
 }

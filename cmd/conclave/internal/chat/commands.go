@@ -38,8 +38,9 @@ func init() {
 	slashCommands = []slashCommand{
 		{"/help", "", "list the commands and keys", (*model).showHelp, nil},
 		{
-			"/model", "[name]", "list the models, or choose one for the next questions", (*model).chooseModel,
-			func(m *model, _ string) []string { return m.names.models },
+			"/model", "[name]", "list the models, or choose one for the next questions; " + ownModel +
+				": that of the role again", (*model).chooseModel,
+			func(m *model, _ string) []string { return append([]string{ownModel}, m.names.models...) },
 		},
 		{
 			"/session", "[new|id]", "list the sessions, begin a new one, or continue one", (*model).chooseSession,
@@ -48,6 +49,8 @@ func init() {
 		{"/new", "", "begin a new session", func(m *model, _ string) tea.Cmd { return m.chooseSession("new") }, nil},
 		{"/memory", "<words>", "search the memory as the assistant does", (*model).searchMemory, nil},
 		{"/why", "", "show what the last answer is based on", (*model).explainAnswer, nil},
+		{"/changes", "", "list what calls changed in your files", (*model).listChanges, nil},
+		{"/undo", "[id] yes", "show what an undo of the last change restores; with yes do it", (*model).undo, nil},
 		{"/stop", "", "stop the running answer", (*model).stopAnswer, nil},
 		{"/retry", "", "ask the last question again, with the criticism of its answer", (*model).retry, nil},
 		{
@@ -128,8 +131,17 @@ func (m *model) showHelp(string) tea.Cmd {
 	return nil
 }
 
-// chooseModel sets the model of the next questions. A model that the system does not have is rejected.
+// ownModel stands for the model that the role assistant has.
+const ownModel = "assistant"
+
+// chooseModel sets the model of the next questions, or lists the models and says which one is chosen. A model that the
+// system does not have is rejected.
 func (m *model) chooseModel(name string) tea.Cmd {
+	if name == ownModel {
+		m.Model = ""
+		m.note("the next questions go to the assistant's model")
+		return nil
+	}
 	if name != "" {
 		if err := cli.CheckModel(name); err != nil {
 			m.fail(err)
@@ -143,6 +155,7 @@ func (m *model) chooseModel(name string) tea.Cmd {
 		}
 		return nil
 	}
+	chosenModel := m.Model
 	return m.query(func(ctx context.Context, s *term.Streams) error {
 		list, err := m.Client.Models(ctx)
 		switch {
@@ -150,6 +163,7 @@ func (m *model) chooseModel(name string) tea.Cmd {
 			return err
 		case name == "":
 			view.Models(s, list, m.App.Program())
+			s.Say("the next questions go to %s", cmp.Or(term.Plain(chosenModel), "the assistant's model"))
 		case !client.HasModel(list, name):
 			return cli.Fail(cli.ExitFailed, "there is no model "+name, "pull it with "+m.App.Program()+" model pull "+
 				name)
@@ -266,6 +280,60 @@ func (m *model) recalls(ctx context.Context, query string) (hits []subjects.Memo
 		}
 	}
 	return hits, nil
+}
+
+// listChanges lists the changes of this session that can be undone, newest first.
+func (m *model) listChanges(string) tea.Cmd {
+	q := subjects.ChangeQuery{Limit: maxChanges}
+	return m.query(func(ctx context.Context, s *term.Streams) error {
+		list, err := m.Client.Changes(ctx, q)
+		if err == nil {
+			view.Changes(s.Out, list, time.Now())
+		}
+		return err
+	}, nil)
+}
+
+// maxChanges bounds the list of changes.
+const maxChanges = 20
+
+// undo shows what an undo of the change with an id, or of the last one, restores; followed by yes it does that.
+func (m *model) undo(args string) tea.Cmd {
+	words := strings.Fields(args)
+	isApplied := len(words) > 0 && words[len(words)-1] == "yes"
+	if isApplied {
+		words = words[:len(words)-1]
+	}
+	q := subjects.UndoRequest{Action: subjects.UndoPlan}
+	switch len(words) {
+	case 0:
+		q.Last = true
+	case 1:
+		q.ID = words[0]
+	default:
+		m.fail(cli.Usage("give one id: /undo 3f9c01d2"))
+		return nil
+	}
+	if isApplied {
+		q.Action, q.Plan = subjects.UndoApply, m.undoPlan[strings.Join(words, "")]
+	}
+	var r subjects.UndoReply
+	return m.query(func(ctx context.Context, s *term.Streams) (err error) {
+		if isApplied && q.Plan == "" {
+			return cli.Fail(cli.ExitUsage, "nothing was restored", "look first, with /undo "+strings.Join(words, ""))
+		}
+		if r, err = m.Client.Undo(ctx, q); err == nil {
+			view.Undo(s.Out, r, r.Done)
+		}
+		return err
+	}, func() tea.Cmd {
+		m.undoPlan = map[string]string{}
+		if !r.Done && len(r.Refusals) == 0 {
+			m.undoPlan[strings.Join(words, "")] = r.Plan
+			m.note("/%s restores this", strings.Join(append([]string{"undo"}, append(words, "yes")...), " "))
+		}
+		return nil
+	})
 }
 
 func (m *model) stopAnswer(string) tea.Cmd {
@@ -417,12 +485,17 @@ func (m *model) suggest() string {
 // hintText is the line below the input.
 func (m *model) hintText() string {
 	switch {
-	case len(m.waiting) > 0:
-		return fmt.Sprintf("Enter denies; %s and Enter allows this call only", cmp.Or(m.word(m.waiting[0]), "y"))
+	case m.batch != nil && len(m.batch.Batch) > 1:
+		return "Enter denies; each call is decided by itself, and only those above"
+	case m.batch != nil:
+		return fmt.Sprintf("Enter denies; %s and Enter allows this call only", cmp.Or(m.word(), "y"))
 	case m.hint != "":
 		return m.hint
 	}
 	parts := []string{"/help"}
+	if m.offline {
+		parts = []string{"not connected to conclave: reconnecting"}
+	}
 	if m.Session != "" {
 		parts = append(parts, "session "+term.ShortID(m.Session))
 	}

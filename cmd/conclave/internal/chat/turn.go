@@ -40,9 +40,12 @@ func (t *turn) tail(f markdown.Format, most int) []string {
 	return lines[max(0, len(lines)-most):]
 }
 
-// status is the line of the spinner.
-func (t *turn) status(frame int) string {
+// status is the line of the spinner. Without a connection it is not known what the question waits for.
+func (t *turn) status(frame int, offline bool) string {
 	text := view.SpinnerFrame(frame) + " " + t.phase.Text(time.Now())
+	if offline {
+		text = view.SpinnerFrame(frame) + " waiting for the connection"
+	}
 	if t.stopping {
 		return text + " (stopping; Ctrl-C again quits)"
 	}
@@ -142,7 +145,7 @@ func (m *model) onStored(msg storedMsg) tea.Cmd {
 		return m.endTurn()
 	}
 	t.query = msg.query
-	_ = m.App.SaveLastSession(msg.query.Session) // only for --continue
+	_ = m.App.SaveLastQuestion(msg.query.Session, msg.query.ID) // only for --continue and rate
 	go func() {
 		for u := range msg.query.Updates() {
 			m.send(updateMsg{t, u})
@@ -157,7 +160,7 @@ func (m *model) onUpdate(u client.Update) tea.Cmd {
 	t.phase.Follow(u)
 	switch u := u.(type) {
 	case client.ApprovalAsked:
-		m.onApproval(u.ApprovalRequest)
+		return m.onApproval(u.ApprovalRequest)
 	case client.ApprovalDecided:
 		m.onDecided(u.ApprovalReply)
 	case client.Waiting:
@@ -227,7 +230,7 @@ func (m *model) onGrade(c *subjects.Critique) {
 // endTurn ends the running question and asks the next one of the queue.
 func (m *model) endTurn() tea.Cmd {
 	t := m.turn
-	m.turn, m.waiting = nil, nil
+	m.turn, m.waiting, m.batch = nil, nil, nil
 	t.cancel()
 	if t.query != nil {
 		t.query.Close()
@@ -248,114 +251,153 @@ func (m *model) stop() {
 	m.turn.cancel()
 }
 
-// approval is a call that waits for the user's decision.
-type approval struct {
-	request subjects.ApprovalRequest
-	typed   string
-	early   time.Time // keys before this time were not meant for it
-	sent    bool
+// batch is the waiting calls that the user is asked about.
+type batch struct {
+	view.Batch
+	typed string
+	early time.Time // keys before this time were not meant for it
+	sent  bool
 }
 
-// prompt is the question about the call, with what was typed.
-func (m *model) prompt(a approval) string {
-	if a.sent {
-		return "allow " + term.Visible(a.request.Tool) + "? deciding"
+// prompt is the question about the calls, with what was typed.
+func (m *model) prompt() string {
+	b := m.batch
+	if b.sent {
+		return "allow " + term.Visible(b.Batch[0].Tool) + "? deciding"
 	}
-	return view.AskDecision(a.request, m.word(a), false) + term.Visible(a.typed)
+	return b.Prompt(m.word(), false) + term.Visible(b.typed)
 }
 
-// word is the word that approves a call, "" where y does because the terminal marks pastes.
-func (m *model) word(a approval) string {
+// word is the word that approves calls, "" where y does because the terminal marks pastes.
+func (m *model) word() string {
 	if m.marksPastes {
 		return ""
 	}
-	return view.Word(a.request)
+	return m.batch.Word()
 }
 
-// decidedMsg is the broker's reply to a decision.
-type decidedMsg struct {
-	id    string
-	reply subjects.ApprovalReply
-	err   error
-}
+// Messages about waiting calls: nothing came for a while after so many calls, and the broker's replies to decisions.
+type (
+	gatheredMsg int
+	decidedMsg  struct {
+		replies []subjects.ApprovalReply
+		err     error
+	}
+)
 
-// onApproval shows a waiting call in full, or queues it behind the one that was asked before.
-func (m *model) onApproval(r subjects.ApprovalRequest) {
+// onApproval queues a waiting call. Calls that come together are asked about together.
+func (m *model) onApproval(r subjects.ApprovalRequest) tea.Cmd {
 	m.turn.Interrupt()
 	m.turn.PrintNotes()
-	if m.waiting = append(m.waiting, approval{request: r}); len(m.waiting) == 1 {
-		m.showApproval()
+	m.waiting = append(m.waiting, r)
+	if m.batch != nil {
+		return nil
+	}
+	m.arrived++
+	n := m.arrived
+	return tea.Tick(view.GatherTime, func(time.Time) tea.Msg { return gatheredMsg(n) })
+}
+
+// onGathered asks about the waiting calls, unless one has come since.
+func (m *model) onGathered(n gatheredMsg) {
+	if m.batch == nil && int(n) == m.arrived {
+		m.showApprovals()
 	}
 }
 
-// showApproval prints the first waiting call: the exact arguments, complete, with hidden characters made visible.
-func (m *model) showApproval() {
+// showApprovals prints the first waiting calls, if any: the exact arguments, complete, with hidden characters made
+// visible. Calls that come later are none of these.
+func (m *model) showApprovals() {
+	isReplaced := m.batch != nil && !m.batch.sent // by what was decided elsewhere
+	m.batch = nil
+	if len(m.waiting) == 0 {
+		return
+	}
+	next, more := view.NextBatch(m.waiting)
 	var b strings.Builder
-	view.PrintApproval(term.Sized(&b, m.width()), subjects.Approval{
-		ApprovalRequest: m.waiting[0].request,
-		State:           subjects.ApprovalPending,
-	}, time.Now())
+	next.Print(term.Sized(&b, m.width()), more, time.Now())
 	m.print("")
 	m.print(strings.Split(strings.TrimRight(b.String(), "\n"), "\n")...)
 	wait := term.TooFast
-	if m.input.Value() != "" { // the user is typing something else
+	if isReplaced || m.input.Value() != "" { // keys are meant for something else
 		wait = term.TooFastAfterSwitch
 	}
-	m.waiting[0].early = time.Now().Add(wait)
+	m.batch = &batch{Batch: next, early: time.Now().Add(wait)}
 }
 
-// onApprovalKey edits the answer to the question about a call. Enter decides: everything but a clear yes denies. A yes
-// without the word, where one is needed, is asked again.
+// onApprovalKey edits the answer to the question about the calls. Enter decides: everything but a clear yes denies. A
+// yes without the word, where one is needed, and numbers of no call are asked again.
 func (m *model) onApprovalKey(k tea.KeyPressMsg) tea.Cmd {
-	a := &m.waiting[0]
+	b := m.batch
 	switch {
-	case a.sent, time.Now().Before(a.early):
+	case b.sent, time.Now().Before(b.early):
 	case k.String() == "enter":
-		d, ok := view.ParseAnswer(a.typed, a.request.Form, m.word(*a))
-		if !ok {
-			m.note("%s", term.NeedsWord(m.word(*a)))
-			a.typed = ""
+		decisions, complaint := b.Parse(b.typed, m.word())
+		if complaint != "" {
+			m.note("%s", complaint)
+			b.typed = ""
 			return nil
 		}
-		a.sent, d.Remember = true, ""
-		id := a.request.ID
-		return func() tea.Msg {
-			r, err := m.Client.DecideApproval(m.ctx, id, d)
-			return decidedMsg{id, r, err}
-		}
+		b.sent = true
+		decisions = slices.DeleteFunc(decisions, func(d view.Decision) bool { return m.waitingIndex(d.ID) < 0 })
+		return func() tea.Msg { return m.sendDecisions(decisions) }
 	case k.String() == "backspace":
-		r := []rune(a.typed)
-		a.typed = string(r[:max(0, len(r)-1)])
-	case len(a.typed) < maxDecision:
-		a.typed += k.Text
+		r := []rune(b.typed)
+		b.typed = string(r[:max(0, len(r)-1)])
+	case len(b.typed) < maxDecision:
+		b.typed += k.Text
 	}
 	return nil
 }
 
-// onDecision reports a decision that was not accepted; an accepted one comes as an update of the question.
-func (m *model) onDecision(d decidedMsg) {
-	at := slices.IndexFunc(m.waiting, func(a approval) bool { return a.request.ID == d.id })
-	switch {
-	case d.err != nil:
-		m.fail(d.err)
-		if at >= 0 {
-			m.waiting[at].sent, m.waiting[at].typed = false, ""
+// sendDecisions sends decisions one by one, up to the first error. Each approves its call only.
+func (m *model) sendDecisions(decisions []view.Decision) (done decidedMsg) {
+	for _, d := range decisions {
+		d.Remember = ""
+		r, err := m.Client.DecideApproval(m.ctx, d.ID, d.ApprovalDecision)
+		if err != nil {
+			done.err = err
+			return done
 		}
-	case !d.reply.Accepted:
-		m.fail(m.App.RejectedDecision(d.reply))
-		m.onDecided(subjects.ApprovalReply{ID: d.id, State: d.reply.State, By: d.reply.By})
+		done.replies = append(done.replies, r)
+	}
+	return done
+}
+
+// waitingIndex is the index of the waiting call with this request, -1 when it does not wait any more.
+func (m *model) waitingIndex(id string) int {
+	return slices.IndexFunc(m.waiting, func(r subjects.ApprovalRequest) bool { return r.ID == id })
+}
+
+// onDecision reports decisions that were not accepted; accepted ones come as updates of the question. After an error
+// the calls that still wait are asked about again.
+func (m *model) onDecision(d decidedMsg) {
+	for _, r := range d.replies {
+		if !r.Accepted {
+			m.fail(m.App.RejectedDecision(r))
+			m.onDecided(subjects.ApprovalReply{ID: r.ID, State: r.State, By: r.By})
+		}
+	}
+	if d.err != nil {
+		m.fail(d.err)
+		if m.batch != nil {
+			m.batch.sent, m.batch.typed = false, ""
+		}
 	}
 }
 
-// onDecided removes a call that was decided, here or elsewhere, and asks about the next one.
+// onDecided removes a call that was decided, here or elsewhere, and asks about the next ones when none is left of those
+// that were asked about.
 func (m *model) onDecided(r subjects.ApprovalReply) {
-	at := slices.IndexFunc(m.waiting, func(a approval) bool { return a.request.ID == r.ID })
+	at := m.waitingIndex(r.ID)
 	if at < 0 {
 		return
 	}
-	m.note("%s: %s", m.waiting[at].request.Tool, strings.TrimSuffix(r.State+" by "+r.By, " by "))
+	m.note("%s: %s", m.waiting[at].Tool, strings.TrimSuffix(r.State+" by "+r.By, " by "))
 	m.waiting = slices.Delete(m.waiting, at, at+1)
-	if at == 0 && len(m.waiting) > 0 {
-		m.showApproval()
+	if m.batch != nil && !slices.ContainsFunc(m.batch.Batch, func(r subjects.ApprovalRequest) bool {
+		return m.waitingIndex(r.ID) >= 0
+	}) {
+		m.showApprovals()
 	}
 }

@@ -41,6 +41,8 @@ func (m *model) handle(msg tea.Msg) tea.Cmd {
 			m.spinner++
 			return tickSpinner(m.turn)
 		}
+	case linkMsg:
+		m.offline = !bool(msg)
 	case storedMsg:
 		return m.onStored(msg)
 	case updateMsg:
@@ -53,6 +55,8 @@ func (m *model) handle(msg tea.Msg) tea.Cmd {
 		}
 	case gradeMsg:
 		m.onGrade(msg.grade)
+	case gatheredMsg:
+		m.onGathered(msg)
 	case decidedMsg:
 		m.onDecision(msg)
 	case printMsg:
@@ -91,7 +95,7 @@ func (m *model) onKey(k tea.KeyPressMsg) tea.Cmd {
 	case name == "ctrl+d" && m.input.Value() == "" && m.turn == nil:
 		m.quit = true
 		return nil
-	case len(m.waiting) > 0:
+	case m.batch != nil:
 		return m.onApprovalKey(k)
 	case name == "enter":
 		return m.submit()
@@ -171,7 +175,7 @@ func (m *model) onPaste(text string) {
 	m.pasted = time.Now()
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n")
 	switch {
-	case len(m.waiting) > 0: // a decision is typed
+	case m.batch != nil: // a decision is typed
 	case term.IsLongPaste(text):
 		err := m.attach(subjects.Attachment{Source: subjects.AttachmentPaste, Text: strings.Trim(text, "\n")})
 		if err != nil {

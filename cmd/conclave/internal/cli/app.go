@@ -340,31 +340,37 @@ func (a *App) StateFolder() (string, error) {
 	return bus.DefaultState()
 }
 
-// lastSessionFile holds the session that ask used last.
+// lastSessionFile holds the session that ask used last, and the id of the question.
 func (a *App) lastSessionFile() string { return filepath.Join(a.Home.Data, "last_session") }
 
 // LastSession is the id of the session that ask used last. When nothing was asked yet, the error is none, which the
 // caller words. A file without a valid id is an error too.
 func (a *App) LastSession(none error) (string, error) {
-	b, err := os.ReadFile(a.lastSessionFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return "", none
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading the last session: %w", err)
-	}
-	session := strings.TrimSpace(string(b))
-	if subjects.CheckToken(session) != nil {
-		return "", Fail(ExitFailed, a.lastSessionFile()+" does not hold a session id", "delete the file, or name a "+
-			"session with --session")
-	}
-	return session, nil
+	session, _, err := a.LastQuestion(none)
+	return session, err
 }
 
-// SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it.
+// LastQuestion is [App.LastSession] with the id of the question; "" = it is not known.
+func (a *App) LastQuestion(none error) (session, query string, err error) {
+	b, err := os.ReadFile(a.lastSessionFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return "", "", none
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("reading the last session: %w", err)
+	}
+	session, query, _ = strings.Cut(strings.TrimSpace(string(b)), " ")
+	if subjects.CheckToken(session) != nil || query != "" && subjects.CheckToken(query) != nil {
+		return "", "", Fail(ExitFailed, a.lastSessionFile()+" does not hold a session id", "delete the file, or name "+
+			"a session with --session")
+	}
+	return session, query, nil
+}
+
+// SaveLastQuestion stores a question for [App.LastQuestion]. The file is replaced atomically: another ask may read it.
 // The data folder must exist.
-func (a *App) SaveLastSession(session string) error {
-	return file.Replace(a.lastSessionFile(), []byte(session+"\n"))
+func (a *App) SaveLastQuestion(session, query string) error {
+	return file.Replace(a.lastSessionFile(), []byte(session+" "+query+"\n"))
 }
 
 // ForgetLastSession removes the session from [App.LastSession] if it is the one stored there, because it was deleted.

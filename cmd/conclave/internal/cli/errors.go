@@ -115,6 +115,7 @@ var answerFaults = map[string]faultRow{
 	subjects.CodeModelNoThinking: {ExitFailed, "ask again, or choose another model with --model"},
 	subjects.CodeMalformed:       {ExitFailed, "rephrase the question"},
 	subjects.CodeTooLarge:        {ExitFailed, "shorten the question"},
+	subjects.CodeTaskFailed:      {ExitFailed, "conclave task show prints what became of each subtask"},
 }
 
 var memoryFaults = map[string]faultRow{

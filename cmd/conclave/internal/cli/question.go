@@ -62,6 +62,11 @@ func (a *App) AskError(ctx context.Context, session string, err error) error {
 		return BrokerError("nothing was asked, the override was not set", err)
 	case isFault && f.Code == subjects.CodeTooLarge:
 		return Usage("the question is too large (%s): name the file instead of piping it in, or shorten it", f.Text)
+	case isFault && f.Code == subjects.CodeUnavailable && !errors.Is(err, client.ErrNotStored):
+		return Fail(ExitAbsent, "nothing was asked: "+f.Text, "ask again when conclave runs; see conclave doctor")
+	case errors.Is(err, client.ErrNotStored) && client.IsLinkDown(err):
+		return Fail(ExitAbsent, "the connection to the server is down, and it is not known whether the question is "+
+			"stored", "see "+a.Program()+" session show "+session+" when conclave runs")
 	case isFault, errors.As(err, &rejected), errors.Is(err, client.ErrNotStored):
 		return fmt.Errorf("%w: see conclave doctor", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"conclave/actors/tools"
@@ -42,6 +45,9 @@ type Machine struct {
 	SearchFix string `json:"search_fix,omitempty"`
 	// Suggested is the largest known model that fits into the free memory, nil when none does.
 	Suggested *Candidate `json:"suggested,omitempty"`
+	// Elsewhere is the address of an Ollama that answers while the one of the settings does not; "" = none.
+	Elsewhere string `json:"elsewhere,omitempty"`
+	Tested    *Test  `json:"tested,omitempty"` // nil = no model was tested
 }
 
 // Candidate is a model that works as the assistant, with its download size.
@@ -65,6 +71,7 @@ type Settings struct {
 	Model      string // of the assistant
 	Search     string // provider of web_search
 	SearXNGURL string
+	Addresses  []string // where Ollama is looked for when it does not answer at OllamaURL
 }
 
 // Look finds out what the machine has. It changes nothing and takes a few seconds at most.
@@ -74,13 +81,16 @@ func Look(ctx context.Context, s Settings) Machine {
 		Memory: local.AvailableMemory(), Search: s.Search,
 	}
 	m.GPU, m.GPUMemory = findGPU(ctx)
-	m.listModels(ctx)
+	if m.ListModels(ctx, s.OllamaURL); !m.Ollama {
+		m.Elsewhere = findOllama(ctx, s.Addresses)
+	}
 	switch s.Search {
 	case "searxng":
 		problem, _ := tools.ProbeSearXNG(ctx, s.SearXNGURL, probeTimeout)
 		m.Search, m.SearchOK = "SearXNG at "+s.SearXNGURL, problem == ""
 		if !m.SearchOK {
-			m.SearchFix = "conclave setup --search searxng shows how to start one; --search none switches it off"
+			m.SearchFix = "conclave setup --search searxng shows how to start one; --search wikipedia needs none, " +
+				"--search none switches it off"
 		}
 	default:
 		m.SearchOK = true
@@ -89,9 +99,59 @@ func Look(ctx context.Context, s Settings) Machine {
 	return m
 }
 
-// listModels asks Ollama.
-func (m *Machine) listModels(ctx context.Context) {
-	b, err := ollama.New(ollama.Config{URL: m.OllamaURL})
+// CommonAddresses are where Ollama commonly runs: at OLLAMA_HOST, on this machine, and on the host of a container.
+func CommonAddresses() []string {
+	all := []string{
+		"http://127.0.0.1:11434", "http://[::1]:11434", "http://host.docker.internal:11434", "http://172.17.0.1:11434",
+		"http://host.containers.internal:11434",
+	}
+	host := os.Getenv("OLLAMA_HOST")
+	if host == "" {
+		return all
+	}
+	if !strings.Contains(host, "://") {
+		host = "http://" + host
+	}
+	u, err := url.Parse(host)
+	if err != nil || u.Hostname() == "" {
+		return all
+	}
+	name, port := u.Hostname(), cmp.Or(u.Port(), "11434")
+	if name == "0.0.0.0" || name == "::" { // what a server listens on
+		name = "127.0.0.1"
+	}
+	return append([]string{u.Scheme + "://" + net.JoinHostPort(name, port)}, all...)
+}
+
+// findOllama returns the first address at which Ollama answers, "" for none. All are asked at the same time.
+func findOllama(ctx context.Context, addresses []string) string {
+	answers := make([]bool, len(addresses))
+	var asked sync.WaitGroup
+	for i, address := range addresses {
+		asked.Go(func() {
+			var other Machine
+			other.ListModels(ctx, address)
+			answers[i] = other.Ollama
+		})
+	}
+	asked.Wait()
+	for i, address := range addresses {
+		if answers[i] {
+			return address
+		}
+	}
+	return ""
+}
+
+// OnThisMachine reports whether the Ollama that answers elsewhere is on this machine.
+func (m Machine) OnThisMachine() bool {
+	u, err := url.Parse(m.Elsewhere)
+	return err == nil && local.IsLocalHost(u.Hostname())
+}
+
+// ListModels asks the Ollama at url for its models, and notes whether it answers.
+func (m *Machine) ListModels(ctx context.Context, url string) {
+	b, err := ollama.New(ollama.Config{URL: url})
 	if err != nil {
 		return // the settings are valid
 	}
@@ -211,8 +271,8 @@ func (m Machine) Print(w io.Writer, program string) {
 	switch {
 	case !m.Ollama:
 		row("ollama", "does not answer at "+m.OllamaURL)
-		if host := os.Getenv("OLLAMA_HOST"); host != "" {
-			row("", "OLLAMA_HOST is set, and not read here: name its address with "+program+" setup --ollama-url")
+		if m.Elsewhere != "" {
+			row("", "answers at "+m.Elsewhere)
 		}
 	case len(m.Models) == 0:
 		row("ollama", "runs at "+m.OllamaURL+", without a model")
@@ -253,6 +313,8 @@ func (m Machine) Steps(program string) (steps []string) {
 		pull = program + " setup --model <name> (no known model fits into the free memory; a small one may)"
 	}
 	switch {
+	case m.Elsewhere != "":
+		steps = append(steps, program+" setup --ollama-url "+m.Elsewhere+" uses the Ollama that answers there", pull)
 	case !m.Ollama:
 		steps = append(steps, "install Ollama (https://ollama.com/download) and run: ollama serve",
 			"or, for one at another address: "+program+" setup --ollama-url <url>", pull,

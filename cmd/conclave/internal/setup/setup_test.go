@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 // TestSuggestFits: the suggested model is the largest that leaves room for its context.
@@ -138,5 +140,60 @@ func TestBestInstalledModel(t *testing.T) {
 		if got := chooseBest(list, free); got != want {
 			t.Errorf("with %d bytes free: %q, want %q", free, got, want)
 		}
+	}
+}
+
+// TestOllamaElsewhere: where Ollama does not answer at the configured address, the first of the others that answers is
+// found, and OLLAMA_HOST is looked at first, with what a server listens on as this machine.
+func TestOllamaElsewhere(t *testing.T) {
+	server := modeltest.New(t, scriptserver.Script{"small:1b": {}})
+	s := Settings{
+		OllamaURL: "http://127.0.0.1:1", Model: "gemma4:12b", Search: "none",
+		Addresses: []string{"http://127.0.0.1:2", server.URL, "http://127.0.0.1:3"},
+	}
+	m := Look(t.Context(), s)
+	if m.Ollama || m.Elsewhere != server.URL || !m.OnThisMachine() ||
+		!strings.HasPrefix(m.Steps("conclave")[0], "conclave setup --ollama-url "+server.URL+" ") {
+		t.Errorf("%+v: %q", m, m.Steps("conclave"))
+	}
+	if m.ListModels(t.Context(), m.Elsewhere); !m.Ollama || !m.Has("small:1b") {
+		t.Errorf("%+v", m)
+	}
+	s.OllamaURL = server.URL
+	if m := Look(t.Context(), s); m.Elsewhere != "" || m.OnThisMachine() {
+		t.Errorf("it answers, and is looked for: %+v", m)
+	}
+	for host, want := range map[string]string{
+		"": "http://127.0.0.1:11434", "0.0.0.0": "http://127.0.0.1:11434", "127.0.0.1:9": "http://127.0.0.1:9",
+		"gpu-box": "http://gpu-box:11434", "https://gpu-box:8": "https://gpu-box:8",
+		"::bad::": "http://127.0.0.1:11434",
+	} {
+		t.Setenv("OLLAMA_HOST", host)
+		if got := CommonAddresses()[0]; got != want {
+			t.Errorf("OLLAMA_HOST %q: %s, want %s", host, got, want)
+		}
+	}
+	if (Machine{Elsewhere: "http://172.17.0.1:11434"}).OnThisMachine() {
+		t.Error("the bridge of Docker counts as this machine")
+	}
+}
+
+// TestModelTest: a model that answers and calls passes; one that does neither, and one that is not there, are said to.
+func TestModelTest(t *testing.T) {
+	t.Parallel()
+	server := modeltest.New(t, scriptserver.Script{"small:1b": {}})
+	good := TestModel(t.Context(), server.URL, "small:1b")
+	if !good.Answers || !good.Calls || good.Problem != "" ||
+		!strings.Contains(good.String(), "small:1b answers a question, calls a tool") {
+		t.Errorf("%+v", good)
+	}
+	if missing := TestModel(t.Context(), server.URL, "other:1b"); missing.Problem == "" || missing.Answers ||
+		!strings.Contains(missing.String(), "other:1b failed: ") {
+		t.Errorf("%+v", missing)
+	}
+	slow := Test{Model: "m", PerSecond: 10}
+	if s := slow.String(); s != "m answered a simple question wrongly, makes no right tool call: conclave model test "+
+		"says more, writes 10 tokens per second: a usual answer takes about 20s" {
+		t.Error(s)
 	}
 }

@@ -102,34 +102,30 @@ func (s *Streams) Confirm(ctx context.Context, keyboard *os.File, question strin
 // ReadAnswer prints a prompt on stderr and waits for a line from keyboard, which must be a terminal; Ctrl-D is an empty
 // one. A line for which complain returns a text is none: the text is printed and the prompt repeated. Input that waits
 // when the prompt appears is discarded. So is a line typed within [TooFast], and the prompt repeated. The end of ctx is
-// [ErrStopped].
+// [ErrStopped]. A line is read for each prompt and none ahead, so that what is typed afterwards is for the next reader.
 func (s *Streams) ReadAnswer(ctx context.Context, keyboard *os.File, prompt string, complain func(line string) string) (
 	string, error,
 ) {
-	lines := make(chan string)
-	go func() { // reading cannot be interrupted: it ends with the process
-		defer close(lines)
-		for sc := bufio.NewScanner(keyboard); sc.Scan(); {
-			lines <- sc.Text()
-		}
-	}()
+	typed := bufio.NewScanner(keyboard)
 	for {
 		DiscardWaiting(keyboard)
 		fmt.Fprint(s.Err, prompt)
 		asked := time.Now()
+		more := make(chan bool, 1)
+		go func() { more <- typed.Scan() }() // after the end of ctx it ends with the process
 		select {
 		case <-ctx.Done():
 			return "", ErrStopped
-		case l, more := <-lines:
+		case more := <-more:
 			if more && time.Since(asked) < TooFast {
 				s.Say("%s", TypedAhead)
 				continue
 			}
-			if text := complain(l); text != "" {
+			if text := complain(typed.Text()); text != "" {
 				s.Say("%s", text)
 				continue
 			}
-			return l, nil
+			return typed.Text(), nil
 		}
 	}
 }

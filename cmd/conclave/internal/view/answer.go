@@ -28,8 +28,10 @@ type AnswerView interface {
 	SetModel(m ModelState)
 	// Typed delivers lines of the user, nil where nobody can be asked.
 	Typed() <-chan string
-	// Decide makes a decision of a typed line. ok is false when no call waits for one.
-	Decide(line string) (id string, d subjects.ApprovalDecision, ok bool)
+	// Decide makes decisions of a typed line, none when no call waits for one.
+	Decide(line string) []Decision
+	// AskAgain asks again about the calls of the last decisions that still wait, because not all could be sent.
+	AskAgain()
 	// Warn reports a problem that is not about the answer.
 	Warn(code, text string)
 	// End shows the answer, then calls grade, which may wait, and shows the grade.
@@ -82,8 +84,11 @@ func (still) SetModel(ModelState) {}
 // Typed returns nil: there is no keyboard. Waiting calls are decided with conclave approve.
 func (still) Typed() <-chan string { return nil }
 
-// Decide reports false: nothing is typed here.
-func (still) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) { return "", d, false }
+// Decide returns none: nothing is typed here.
+func (still) Decide(string) []Decision { return nil }
+
+// AskAgain implements [AnswerView].
+func (still) AskAgain() {}
 
 // DemoNotice is printed with an answer of the demo model that does not say itself where it comes from.
 const DemoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"

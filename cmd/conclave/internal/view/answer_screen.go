@@ -23,8 +23,11 @@ type screen struct {
 	thought term.PlainStream // sanitizes the thinking
 
 	lines   <-chan string              // the keyboard, once a call has waited
-	waiting []subjects.ApprovalRequest // calls that wait for a decision; the first was asked
-	asked   time.Time                  // when it was
+	waiting []subjects.ApprovalRequest // calls that wait for a decision
+	arrived time.Time                  // when the last of them came
+	batch   Batch                      // those that the user is asked about; nil while more are gathered
+	asked   time.Time                  // when the user was
+	sent    bool                       // the user has decided about the batch
 }
 
 // write sanitizes a complete text and writes it as writePlain does.
@@ -113,9 +116,15 @@ func (s *screen) Show(u client.Update) {
 // Ticks implements [AnswerView].
 func (s *screen) Ticks() <-chan time.Time { return s.spinner.ticker.C }
 
-// Tick implements [AnswerView].
+// Tick implements [AnswerView]. It asks about waiting calls when no other one has come for [GatherTime].
 func (s *screen) Tick() {
-	if s.open == nil && len(s.waiting) == 0 {
+	switch {
+	case s.batch != nil:
+	case len(s.waiting) > 0:
+		if time.Since(s.arrived) >= GatherTime {
+			s.prompt()
+		}
+	case s.open == nil:
 		s.spinner.tick()
 	}
 }
@@ -190,59 +199,90 @@ func (s *screen) approval(r subjects.ApprovalRequest) {
 		s.last = s.Err
 		return
 	}
-	if s.waiting = append(s.waiting, r); len(s.waiting) == 1 {
-		s.prompt()
-	}
+	s.waiting, s.arrived = append(s.waiting, r), time.Now()
 }
 
-// prompt asks about the first waiting call and notes the time. s.waiting must not be empty.
+// prompt shows the first waiting calls, which must not be empty, and asks about them. Calls that come later are none of
+// these.
 func (s *screen) prompt() {
-	r := s.waiting[0]
-	PrintApproval(s.Err, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
+	b, more := NextBatch(s.waiting)
+	s.spinner.clear()
+	s.batch, s.sent = b, false
+	b.Print(s.Err, more, time.Now())
+	s.ask()
+}
+
+// ask asks about the calls that are shown and notes the time.
+func (s *screen) ask() {
 	term.DiscardWaiting(s.In)
-	fmt.Fprint(s.Err, AskDecision(r, Word(r), false))
+	fmt.Fprint(s.Err, s.batch.Prompt(s.batch.Word(), false))
 	s.open, s.last, s.asked = s.Err, s.Err, time.Now()
 }
 
 // Typed delivers typed lines; nil until a call has waited on a terminal.
 func (s *screen) Typed() <-chan string { return s.lines }
 
-// Decide makes a decision about the first waiting call of a line. A yes, in any form, approves this call only: broader
-// decisions are made with conclave approve. ok is false when no call waits, and for a yes without [Word] or a line
-// within [term.TooFast], after which it asks again. The call stays in the queue until the decision comes as an update.
-func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok bool) {
-	if len(s.waiting) == 0 {
-		return "", d, false
+// Decide makes the decisions about the calls that are shown of a line. A yes, in any form, approves these calls only:
+// broader decisions are made with conclave approve. It returns none when the user is not asked, and for a yes without
+// [Word], numbers of no call, or a line within [term.TooFast], after which it asks again. The calls stay in the queue
+// until the decisions come as updates.
+func (s *screen) Decide(line string) (out []Decision) {
+	if s.batch == nil {
+		return nil
 	}
 	s.open = nil // the user has ended the line
+	decisions, complaint := s.batch.Parse(line, s.batch.Word())
 	if time.Since(s.asked) < term.TooFast {
-		s.Say("%s", term.TypedAhead)
-		s.prompt()
-		return "", d, false
+		complaint = term.TypedAhead
 	}
-	word := Word(s.waiting[0])
-	if d, ok = ParseAnswer(line, s.waiting[0].Form, word); !ok {
-		s.Say("%s", term.NeedsWord(word))
+	if complaint != "" {
+		s.Say("%s", complaint)
 		s.prompt()
-		return "", d, false
+		return nil
 	}
-	d.Remember = ""
-	return s.waiting[0].ID, d, true
+	s.sent = true
+	for _, d := range decisions {
+		d.Remember = ""
+		if s.waitingIndex(d.ID) >= 0 {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
-// decided removes a call that was decided, here or elsewhere, prints by whom, and asks about the next one. A call that
-// does not wait here is ignored.
+// AskAgain implements [AnswerView].
+func (s *screen) AskAgain() {
+	if s.batch != nil {
+		s.sent = false
+		s.ask()
+	}
+}
+
+// waitingIndex is the index of the waiting call with this request, -1 when it does not wait any more.
+func (s *screen) waitingIndex(id string) int {
+	return slices.IndexFunc(s.waiting, func(r subjects.ApprovalRequest) bool { return r.ID == id })
+}
+
+// decided removes a call that was decided, here or elsewhere, prints by whom, and asks about the next ones when none is
+// left of those that are shown. A call that does not wait here is ignored.
 func (s *screen) decided(r subjects.ApprovalReply) {
-	for i, w := range s.waiting {
-		if w.ID != r.ID {
-			continue
-		}
-		s.waiting = slices.Delete(s.waiting, i, i+1)
-		s.endLine()
-		s.Talk(w.Tool + ": " + strings.TrimSuffix(r.State+" by "+r.By, " by "))
-		if i == 0 && len(s.waiting) > 0 {
-			s.prompt()
-		}
+	at := s.waitingIndex(r.ID)
+	if at < 0 {
 		return
+	}
+	tool := s.waiting[at].Tool
+	s.waiting = slices.Delete(s.waiting, at, at+1)
+	s.endLine()
+	s.Talk(tool + ": " + strings.TrimSuffix(r.State+" by "+r.By, " by "))
+	switch {
+	case s.batch == nil:
+	case slices.ContainsFunc(s.batch, func(r subjects.ApprovalRequest) bool { return s.waitingIndex(r.ID) >= 0 }):
+		if !s.sent {
+			s.ask()
+		}
+	case len(s.waiting) > 0:
+		s.prompt()
+	default:
+		s.batch = nil
 	}
 }

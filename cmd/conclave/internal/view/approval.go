@@ -30,32 +30,53 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	}
 	fmt.Fprintf(w, "%s  %s requests %s\n", term.Paint(w, term.Yellow, term.Visible(a.ID)), term.Visible(a.Caller),
 		term.Paint(w, term.Bold, term.Visible(a.Tool)))
-	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
-	line("asked", fmt.Sprintf("%s ago, %s", term.Age(now.Sub(a.Asked)), state))
-	if a.Type != "" {
-		line("type", term.Visible(a.Type))
-	}
-	if a.SessionID != "" {
-		line("session", term.Visible(a.SessionID))
-	}
-	line("arguments", term.VisibleJSON(a.Args, "             "))
-	printPreview(w, a.Preview)
-	line("rule", term.Visible(a.Layer+": "+a.Rule))
-	line("reason", term.Visible(a.Reason))
-	for _, s := range a.Sinks {
-		line("target", term.Visible(punycodeHosts(s, a.Hosts)))
-	}
-	for _, h := range a.Hosts {
-		line("host", fmt.Sprintf("%s, written as %s: check that it is the one you mean", term.Visible(h.Punycode),
-			term.Visible(h.Written)))
-	}
+	printAsked(w, a.ApprovalRequest, state, now)
+	printCall(w, a.ApprovalRequest)
 	if len(a.Sinks) == 0 {
-		line("remember", "not possible: this is asked each time")
+		printField(w, "remember", "not possible: this is asked each time")
 	}
-	for _, g := range a.Grants {
-		line("granted", GrantText(g))
+	printSources(w, a.ApprovalRequest, now)
+}
+
+// printField prints a line of a request.
+func printField(w io.Writer, name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
+
+// printAsked prints since when a request waits, its state, and for whom.
+func printAsked(w io.Writer, r subjects.ApprovalRequest, state string, now time.Time) {
+	printField(w, "asked", fmt.Sprintf("%s ago, %s", term.Age(now.Sub(r.Asked)), state))
+	if r.Type != "" {
+		printField(w, "type", term.Visible(r.Type))
 	}
-	for _, t := range a.Taint {
+	if r.SessionID != "" {
+		printField(w, "session", term.Visible(r.SessionID))
+	}
+}
+
+// printCall prints what a request is about: the arguments, what the call would do, why it asks, and where data goes.
+func printCall(w io.Writer, r subjects.ApprovalRequest) {
+	printField(w, "arguments", term.VisibleJSON(r.Args, "             "))
+	printPreview(w, r.Preview)
+	printField(w, "reason", term.Visible(r.Reason))
+	rules := r.Rules
+	if len(rules) == 0 {
+		rules = []string{r.Layer + ": " + r.Rule}
+	}
+	printField(w, "rule", term.Visible(strings.Join(rules, ", ")))
+	for _, s := range r.Sinks {
+		printField(w, "target", term.Visible(punycodeHosts(s, r.Hosts)))
+	}
+	for _, h := range r.Hosts {
+		printField(w, "host", fmt.Sprintf("%s, written as %s: check that it is the one you mean",
+			term.Visible(h.Punycode), term.Visible(h.Written)))
+	}
+}
+
+// printSources prints what the question permits, and the untrusted content of the session.
+func printSources(w io.Writer, r subjects.ApprovalRequest, now time.Time) {
+	for _, g := range r.Grants {
+		printField(w, "granted", GrantText(g))
+	}
+	for _, t := range r.Taint {
 		text := term.Visible(t.Tool)
 		if t.From != "" {
 			text += " " + term.Visible(t.From)
@@ -64,13 +85,13 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 		if len(t.Flags) > 0 {
 			text += ", with signs of injection: " + term.Visible(strings.Join(t.Flags, ", "))
 		}
-		line("untrusted", text)
+		printField(w, "untrusted", text)
 	}
 }
 
 // printForm prints the question of a running call: who asks, the text as it is with nothing hidden, and the fields.
 func printForm(w io.Writer, f subjects.UserForm) {
-	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
+	line := func(name, text string) { printField(w, name, text) }
 	line("asks you", term.Paint(w, term.Bold, term.Visible(f.From))+": what follows is untrusted content of that "+
 		"server. Never enter a password or a key")
 	line("question", term.Visible(f.Message))
@@ -113,15 +134,7 @@ func printPreview(w io.Writer, preview string) {
 // people are destinations.
 func GrantText(g subjects.Grant) string {
 	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times,
-		term.Visible(g.Clause)) + term.Visible(describePlaces(g))
-}
-
-// describePlaces names the objects whose people are destinations of the grant; "" = none.
-func describePlaces(g subjects.Grant) string {
-	if len(g.Places) == 0 {
-		return ""
-	}
-	return " (to the people of " + strings.Join(g.Places, ", ") + ")"
+		term.Visible(g.Clause))
 }
 
 // formatRemaining returns the time until an expiry, to the second and rounded up: it does not say 4m of a request that
@@ -157,7 +170,7 @@ func WaitingCall(r subjects.ApprovalRequest, program string) string {
 	if len(r.Sinks) > 0 {
 		what = "to " + strings.Join(r.Sinks, " ")
 	}
-	return fmt.Sprintf("waiting for your approval: %s %s (%s); %s", term.Visible(r.Tool),
+	return fmt.Sprintf("%s: %s %s (%s); %s", subjects.StateWaiting, term.Visible(r.Tool),
 		term.Visible(punycodeHosts(what, r.Hosts)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
 }
 

@@ -46,19 +46,6 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// TestGrantNamesThePlaceOfItsDestination: the user sees where a question says that a destination stands, escaped as all
-// text of a question.
-func TestGrantNamesThePlaceOfItsDestination(t *testing.T) {
-	g := subjects.Grant{Acts: []string{"share"}, Times: 1, Clause: "Invite Dora"}
-	if got := GrantText(g); got != "share, 0 of 1 used: Invite Dora" {
-		t.Error(got)
-	}
-	g.Places = []string{"www.dora.example", "a\x1b[2Jb"}
-	if got := GrantText(g); got != "share, 0 of 1 used: Invite Dora (to the people of www.dora.example, a\\u001b[2Jb)" {
-		t.Error(got)
-	}
-}
-
 // TestParseValues reads typed answers as the types of their form. The broker rejects what does not fit.
 func TestParseValues(t *testing.T) {
 	t.Parallel()

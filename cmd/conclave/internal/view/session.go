@@ -34,43 +34,52 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) {
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
 
-// Session prints a conversation: the summary of older turns, then each question with its grants (by query id),
-// attachment, tool call, result and answer with its grades. The questions of a client are labelled with its name. On
-// stderr it says how many turns were dropped.
-func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subjects.Grant) {
-	if c.Dropped > 0 {
-		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
-	}
-	if c.Summary != "" {
-		message(s.Out, "summary", "of "+term.Count(c.Summarized, "turn"), c.Summary)
-	}
+// Session prints a conversation with all its turns: each question with its grants (by query id), attachment, tool call,
+// result and answer with its grades. Where the turns of sent begin, those that a prompt has, it prints so, with the
+// summary of the others. The questions of a client are labelled with its name.
+func Session(w io.Writer, c, sent subjects.Conversation, grants map[string][]subjects.Grant) {
 	for _, t := range c.Turns {
+		if sent.Summarized+sent.Dropped > 0 && len(sent.Turns) > 0 && t.QueryID == sent.Turns[0].QueryID {
+			fmt.Fprintln(w, term.Paint(w, term.Dim, "---- the model gets the conversation from here on ----"))
+			if sent.Summary != "" {
+				message(w, "summary", "of "+term.Count(sent.Summarized, "earlier turn"), sent.Summary)
+			}
+		}
 		if client := subjects.ClientOf(c.SessionID); client != "" {
-			message(s.Out, "client", client+", untrusted, "+term.Stamp(t.Time), t.Query)
+			message(w, "client", client+", untrusted, "+term.Stamp(t.Time), t.Query)
 		} else {
-			message(s.Out, "user", term.Stamp(t.Time), t.Query)
+			message(w, "user", term.Stamp(t.Time), t.Query)
 		}
 		for _, g := range grants[t.QueryID] {
 			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"),
-				g.Clause) + describePlaces(g)
-			fmt.Fprintln(s.Out, "  "+term.Paint(s.Out, term.Dim, term.Plain(term.OneLine(text))))
+				g.Clause)
+			fmt.Fprintln(w, "  "+term.Paint(w, term.Dim, term.Plain(term.OneLine(text))))
 		}
 		for _, a := range t.Attachments {
-			message(s.Out, "attached", a.Describe()+", untrusted; it begins:", a.Content())
+			message(w, "attached", a.Describe()+", untrusted; it begins:", a.Content())
 		}
 		for _, m := range t.Messages {
-			message(s.Out, m.Role, m.ToolName, m.Content)
+			message(w, m.Role, m.ToolName, m.Content)
 			for _, call := range m.Calls {
-				fmt.Fprintf(s.Out, "  calls %s %s\n", term.Plain(call.Name), term.Plain(string(call.Arguments)))
+				fmt.Fprintf(w, "  calls %s %s\n", term.Plain(call.Name), term.Plain(string(call.Arguments)))
 			}
 		}
-		about := t.Model
-		if t.Partial {
-			about += " partial"
-		}
-		message(s.Out, cmp.Or(t.Respondent, "assistant"), strings.TrimSpace(about+" "+t.Error), t.Answer)
-		turnGrades(s.Out, t.Grades)
+		message(w, cmp.Or(t.Respondent, "assistant"), strings.TrimSpace(t.Model+" "+describeTurn(t)), t.Answer)
+		turnGrades(w, t.Grades)
 	}
+}
+
+// describeTurn is the state of a turn that is not answered in full, with the code of its error; "" = it is.
+func describeTurn(t subjects.Turn) string {
+	switch {
+	case t.Error != "":
+		return subjects.StateFailed + " (" + t.Error + ")"
+	case t.State != "":
+		return t.State
+	case t.Partial:
+		return subjects.StateAnswered + " in part"
+	}
+	return ""
 }
 
 // message prints one message, sanitized: the role, a remark about it unless it is "", and the text indented below.

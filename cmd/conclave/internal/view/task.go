@@ -28,16 +28,24 @@ func Tasks(w io.Writer, all []subjects.Task) {
 			}
 		}
 		rows = append(rows, []string{
-			t.TaskID, t.State, fmt.Sprintf("%d/%d", done, len(t.Subtasks)),
+			t.TaskID, t.QuestionState(), fmt.Sprintf("%d/%d", done, len(t.Subtasks)),
 			term.Stamp(t.Began), term.Plain(term.Clip(t.Query, nameRoom(w))),
 		})
 	}
 	term.Table(w, rows, term.Layout{Drop: []string{"DONE", "BEGAN"}})
 }
 
+// describeState is the state of a task, with what goes on.
+func describeState(t subjects.Task) string {
+	if state := t.QuestionState(); state != subjects.StateRunning || t.State == state {
+		return state
+	}
+	return subjects.StateRunning + " (" + t.State + ")"
+}
+
 // Task prints a task: its words and state, the tree of its subtasks with their results, and the report.
 func Task(w io.Writer, t subjects.Task) {
-	fmt.Fprintf(w, "%s %s, %d tokens\n", term.Paint(w, term.Cyan, t.TaskID), t.State, t.Tokens)
+	fmt.Fprintf(w, "%s %s, %d tokens\n", term.Paint(w, term.Cyan, t.TaskID), describeState(t), t.Tokens)
 	fmt.Fprintln(w, "  "+term.Plain(term.OneLine(t.Query)))
 	for _, s := range t.Subtasks {
 		fmt.Fprintln(w, subtaskLine(s))

@@ -180,7 +180,7 @@ func TestPullProgress(t *testing.T) {
 // A session shows what each question grants below the question, on one sanitized line each.
 func TestSessionShowsGrants(t *testing.T) {
 	t.Parallel()
-	var out, talk bytes.Buffer
+	var out bytes.Buffer
 	conv := subjects.Conversation{
 		SessionID: "s1",
 		Turns: []subjects.Turn{
@@ -192,7 +192,7 @@ func TestSessionShowsGrants(t *testing.T) {
 		Acts: []string{"send", "create"}, To: []string{"Anna"}, Times: 1,
 		Clause: "Write to\x1b[2J\nAnna",
 	}}, "q3": {{Acts: []string{"spend"}, Times: 2}}}
-	Session(term.NewStreams(nil, &out, &talk), conv, grants)
+	Session(&out, conv, conv, grants)
 	if got := out.String(); !strings.Contains(got,
 		"  Write to Anna.\n  grants send or create, at most 1 time: Write to") || strings.Count(got, "grants ") != 1 ||
 		strings.Contains(got, "\x1b") || strings.Contains(got, "spend") || strings.Count(got, "\n") != 9 {
@@ -200,15 +200,36 @@ func TestSessionShowsGrants(t *testing.T) {
 	}
 }
 
+// TestSessionMarksTheWindow: a whole session says where the part begins that the model gets, with the summary of the
+// others, and the state of a turn that was not answered in full.
+func TestSessionMarksTheWindow(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	whole := subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{
+		{QueryID: "q1", Query: "One?", Answer: "1", State: subjects.StateStopped, Partial: true},
+		{QueryID: "q2", Query: "Two?", Answer: "2", State: subjects.StateFailed, Error: "internal"},
+		{QueryID: "q3", Query: "Three?", Answer: "3", Partial: true},
+	}}
+	sent := whole
+	sent.Turns, sent.Summary, sent.Summarized = whole.Turns[2:], "They counted.", 2
+	Session(&out, whole, sent, nil)
+	want := "One?\nassistant stopped\n  1\nuser -\n  Two?\nassistant failed (internal)\n  2\n" +
+		"---- the model gets the conversation from here on ----\nsummary of 2 earlier turns\n  They counted.\n" +
+		"user -\n  Three?\nassistant answered in part\n  3\n"
+	if got := out.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
 // The questions of a client are not shown as the user's.
 func TestSessionNamesItsClient(t *testing.T) {
 	t.Parallel()
-	var out, talk bytes.Buffer
+	var out bytes.Buffer
 	conv := subjects.Conversation{
 		SessionID: subjects.ScopeClientID("phone", "s1"),
 		Turns:     []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}},
 	}
-	Session(term.NewStreams(nil, &out, &talk), conv, nil)
+	Session(&out, conv, conv, nil)
 	Sessions(&out, []client.SessionSummary{
 		{ID: conv.SessionID, Turns: 1, Question: "Write to Anna."},
 		{ID: "s2", Turns: 1, Question: "And now?"},

@@ -5,6 +5,7 @@ import * as api from "../api.js";
 import * as store from "../store.js";
 import { icon } from "../icons.js";
 import { age, clock, count, visible } from "../format.js";
+import { copy } from "../parts.js";
 import { preview } from "../trace.js";
 import { settingsView } from "./settings.js";
 
@@ -121,9 +122,13 @@ export function view([name, tab]) {
   return html`<div class="page wide-page ops-page"><h1>Agents</h1>
     <p class="lead">${count(running.length, "actor")} in this system, each with its own key on the bus. ${running.every((a) => a.state === "ready") ? "All are ready." : "Not all are ready."} Figures since the start, latency in milliseconds.</p>
     ${group("Agents", all.filter((a) => a.kind === "agent"))} ${group("Services", all.filter((a) => a.kind === "service"))} ${group("Tools", all.filter((a) => a.kind === "tool"))}
+    <p class="quiet">Add a tool of your own or an MCP server in a terminal, which shows what it may reach before it is admitted; a browser cannot:
+      ${addCommands.map((c) => html`<button type="button" class="link" title="Copy" @click=${() => copy(c)}><code>${c}</code></button> `)}</p>
     ${children.length ? html`<section><h2>Spawned agents</h2><ul class="plain rows">${children.map((c) => html`<li><span>${visible(c.name)} <span class="quiet">by ${c.by}</span></span><span class="quiet">${c.state}</span><span class="quiet">${age(c.at)}</span>${c.query ? html`<a href="/runs/${c.query}">run</a>` : nothing}</li>`)}</ul></section>` : nothing}
   </div>`;
 }
+
+const addCommands = ["conclave tool add NAME", "conclave mcp add NAME", "conclave mcp list"];
 
 const figure = (name, value) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
 

@@ -5,12 +5,12 @@ import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
 import { Incremental } from "../markdown.js";
-import { act, clientLabel, copy, go, gradeBadge, guard, personaCard, recallCard, toolCard, trustLabel, untrusted } from "../parts.js";
-import { age, clientOf, count, isLongPaste, seconds, visible } from "../format.js";
+import { act, clientLabel, copy, go, gradeBadge, guard, personaCard, questionState, recallCard, toolCard, trustLabel, untrusted } from "../parts.js";
+import { age, bytes, clientOf, count, isLongPaste, seconds, visible } from "../format.js";
 import * as approvals from "./approvals.js";
 import * as runs from "./runs.js";
 
-const draft = { text: "", mode: "assistant", files: [], sending: false, over: false };
+const draft = { session: "", text: "", mode: "assistant", model: localStorage.getItem("model") ?? "", files: [], sending: false, over: false };
 const drawer = { open: localStorage.getItem("drawer") === "open", run: "" };
 const editing = { id: "", text: "" };
 let pending = ""; // session of the question that was just sent
@@ -22,10 +22,96 @@ const modes = [
   ["task", "Task", "The orchestrator plans, and agents with few powers carry it out."],
 ];
 
-export async function load([session]) {
+// openDraft shows what was written in a session and not sent; it stays in this browser until it is.
+function openDraft(session) {
+  draft.session = session;
+  draft.text = localStorage.getItem("draft " + session) ?? "";
+}
+
+function write(text) {
+  draft.text = text;
+  if (text) localStorage.setItem("draft " + draft.session, text);
+  else localStorage.removeItem("draft " + draft.session);
+  store.changed();
+}
+
+const models = { list: [], own: "", next: 0 }; // those that can answer, the assistant's, and when they are read again
+const modelsMs = 15000;
+const short = (name) => name.replace(/:latest$/, "");
+
+// loadModels reads the models that can answer, unless they were read a moment ago. A chosen one that is gone is no longer chosen.
+async function loadModels() {
+  if (Date.now() < models.next) return;
+  models.next = Date.now() + modelsMs;
+  try {
+    const got = await api.get("/models");
+    models.list = got.models.filter((m) => !m.embedding && !m.refused).map((m) => ({ ...m, name: short(m.name) })).sort((a, b) => Boolean(b.loaded) - Boolean(a.loaded) || a.name.localeCompare(b.name));
+    models.own = short(got.roles.find((r) => r.role === "assistant" && !r.demo_model)?.model ?? "");
+    if (!models.list.some((m) => m.name === draft.model)) draft.model = "";
+    store.changed();
+  } catch {
+    // What was read before stays, and is asked for again after a while; a question names what is wrong.
+  }
+}
+
+function chooseModel(name) {
+  draft.model = name;
+  localStorage.setItem("model", name);
+  store.changed();
+}
+
+// modelFacts says where a model is, how large it is and how fast it wrote here.
+const modelFacts = (m) => [m.name, m.remote ? `at ${m.remote}` : m.machine ? `on ${m.machine}` : "", m.loaded ? "loaded" : m.fits === "no" ? "too large" : "", m.size ? bytes(m.size) : "", m.output_speed ? `${m.output_speed < 10 ? m.output_speed.toFixed(1) : Math.round(m.output_speed)} tokens/s` : ""].filter(Boolean).map(visible).join(", ");
+
+// modelChoice chooses the model of the next questions. A task has models by role.
+function modelChoice() {
+  const shown = store.state.health?.model;
+  if (!models.list.length) return html`<span class="quiet hint">${shown?.model ?? ""}${shown?.demo_model ? ", the built-in demo model" : ""}</span>`;
+  const own = models.list.find((m) => m.name === models.own);
+  return html`<label class="sr" for="model">Model</label>
+    <select id="model" title=${draft.mode === "task" ? "A task uses the models of its roles" : "Model of the next questions"} ?disabled=${draft.mode === "task"} @focus=${loadModels} @change=${(e) => chooseModel(e.target.value)}>
+      <option value="" ?selected=${!draft.model}>${own ? modelFacts(own) : "Demo model"}</option>
+      ${models.list.filter((m) => m !== own).map((m) => html`<option value=${m.name} ?selected=${draft.model === m.name}>${modelFacts(m)}</option>`)}
+    </select>`;
+}
+
+let focusWanted = false; // the box gets the focus when it is drawn next
+
+let target = ""; // question of the session that is to be shown
+
+// findTarget reads earlier turns of a session until the question that the address names is among them.
+async function findTarget(session, query) {
+  while (target === query && !turnsOf(session).some((t) => t.id === query)) {
+    if (!store.state.conversations.has(session)) await store.loadConversation(session);
+    else if (store.hasEarlier(session)) await store.loadEarlier(session);
+    else {
+      target = "";
+      store.notify("This turn is not in the conversation any more, or in another version of it.", "error");
+    }
+  }
+}
+
+// showTarget scrolls to the turn that the address names, and marks it.
+function showTarget() {
+  const turn = target && document.querySelector(`.turn[data-turn="${CSS.escape(target)}"]`);
+  if (!turn) return;
+  target = "";
+  follow(false);
+  anchor = null;
+  turn.classList.add("wanted");
+  turn.scrollIntoView({ block: "start" });
+  requestAnimationFrame(() => turn.scrollIntoView({ block: "start" })); // the turns above it have their true heights now
+}
+
+export async function load([session = "", query = ""]) {
   drawer.run = "";
+  target = query;
+  openDraft(session);
+  focusWanted = true;
+  loadModels();
   await store.ready;
   const known = store.state.sessions.find((s) => s.session_id === session);
+  if (target) act(() => findTarget(session, query));
   if (known ? known.turns || !known.running : session && !turnsOf(session).length) act(() => store.loadConversation(session)); // while the first question of a session runs, none is stored
 }
 
@@ -33,7 +119,8 @@ export async function load([session]) {
 function turnsOf(session) {
   const all = new Map();
   const aside = new Set((store.state.conversations.get(session)?.branches ?? []).flatMap((b) => b.queries));
-  for (const t of store.state.conversations.get(session)?.conversation ?? []) all.set(t.query_id, { id: t.query_id, at: Date.parse(t.time), turn: t });
+  const stored = [...(store.state.earlier.get(session)?.turns ?? []), ...(store.state.conversations.get(session)?.conversation ?? [])];
+  for (const t of stored) all.set(t.query_id, { id: t.query_id, at: Date.parse(t.time), turn: t });
   for (const r of store.state.runs.values()) {
     if (r.session !== session || aside.has(r.id) || !(r.query || store.isRunning(r))) continue;
     const known = all.get(r.id);
@@ -119,13 +206,13 @@ async function send(session, text) {
   store.changed();
   await act(async () => {
     const mode = draft.mode === "assistant" ? "" : draft.mode;
-    const ids = await api.ask({ query: text, session_id: session || "", mode }, draft.files);
+    const ids = await api.ask({ query: text, session_id: session || "", mode, model: mode === "task" ? "" : draft.model }, draft.files);
     const r = store.run(ids.query_id);
     r.session = ids.session_id;
     r.query ||= text;
     r.began ||= Date.now();
     r.version++;
-    draft.text = "";
+    write("");
     draft.files = [];
     pending = ids.session_id;
     if (!session) go("/chat/" + ids.session_id);
@@ -165,15 +252,13 @@ function onPaste(e, data) {
 function dropContent(e) {
   e.preventDefault();
   draft.over = false;
-  draft.text += onPaste(e, e.dataTransfer);
-  store.changed();
+  write(draft.text + onPaste(e, e.dataTransfer));
 }
 
 // typePaste makes a pasted text part of the question: the user says that the words are their own.
 function typePaste(f) {
   draft.files.splice(draft.files.indexOf(f), 1);
-  draft.text += (draft.text ? "\n" : "") + f.paste;
-  store.changed();
+  write(draft.text + (draft.text ? "\n" : "") + f.paste);
 }
 
 export function view([session]) {
@@ -187,13 +272,14 @@ export function view([session]) {
     <div class="chat ${drawer.open && selected ? "with-drawer" : ""}">
       <section class="conversation" aria-label="Conversation">
         <h1 class="sr">Chat</h1>
-        <div class="log" id="log" tabindex="0" role="region" aria-label="Messages" @scroll=${(e) => (following = e.target.scrollHeight - e.target.scrollTop - e.target.clientHeight < 80)}>
+        <div class="log" id="log" tabindex="0" role="region" aria-label="Messages" @scroll=${(e) => onScroll(e.target, session)}>
           <div class="column">
             ${turns.length ? nothing : welcome(session)}
-            ${summary?.summarized ? html`<details class="card"><summary>${count(summary.summarized, "earlier turn")} summarized</summary><p class="body prose">${visible(summary.summary)}</p></details>` : nothing}
-            ${turns.map((t) => (t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text, versions.get(t.id)?.join(), busy], () => storedTurn(t.turn, session))))}
+            ${earlierLine(session)}
+            ${withRoom(turns, summary).map((t) => (t ? html`${t.id === summary?.window ? windowMark(summary) : nothing}${t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text, versions.get(t.id)?.join(), busy], () => storedTurn(t.turn, session))}` : nothing))}
           </div>
         </div>
+        ${following || !turns.length ? nothing : html`<div class="jump"><button type="button" @click=${jump}>${icon("end")}${running ? "The answer that is written" : "Latest"}</button></div>`}
         <p class="sr" aria-live="polite" id="spoken"></p>
         ${composer(session, running, turns)}
       </section>
@@ -206,6 +292,71 @@ export function view([session]) {
     </div>`;
 }
 
+// withRoom puts a place for each archived turn that was not read before the turns, so that a turn keeps its place when it is.
+function withRoom(turns, c) {
+  const first = turns.findIndex((t) => t.id === c?.conversation?.[0]?.query_id);
+  return [...Array(Math.max(0, (c?.archived ?? 0) - Math.max(0, first))).fill(null), ...turns];
+}
+
+// earlierLine leads to the turns before those that were read, or says how many are lost.
+function earlierLine(session) {
+  if (store.hasEarlier(session)) return html`<p class="earlier"><button type="button" class="link" @click=${() => showEarlier(session)}>Earlier turns</button></p>`;
+  const lost = store.state.earlier.get(session)?.lost ?? 0;
+  return lost ? html`<p class="earlier quiet">${count(lost, "turn")} cannot be read.</p>` : nothing;
+}
+
+// windowMark marks where the part of the conversation begins that the model gets.
+const windowMark = (c) => html`<div class="window-mark"><span>The model gets the conversation from here on</span>
+  ${c.summarized ? html`<details class="card"><summary>with a summary of ${count(c.summarized, "turn")} before</summary><p class="body prose">${visible(c.summary)}</p></details>` : nothing}</div>`;
+
+// anchor is the first turn that is shown, and where, while earlier ones are put above it: it stays there, also in the frames after that,
+// in which the browser measures what it has not drawn before.
+let anchor = null;
+const anchorFrames = 12;
+
+function showEarlier(session) {
+  const turn = document.querySelector("#log .turn");
+  anchor = turn && { turn, top: turn.getBoundingClientRect().top, session, frames: 0, at: 0 };
+  act(() => store.loadEarlier(session));
+}
+
+function holdAnchor(log) {
+  if (!anchor?.turn.isConnected) anchor = null;
+  if (!anchor || store.state.earlier.get(anchor.session)?.loading) return;
+  const moved = anchor.turn.getBoundingClientRect().top - anchor.top;
+  const scrolled = anchor.frames && Math.abs(log.scrollTop - anchor.at) > 1; // by the user, or by the browser for the same end
+  log.scrollTop += scrolled ? 0 : moved;
+  anchor.at = log.scrollTop;
+  if (++anchor.frames > anchorFrames || (scrolled && moved)) anchor = null;
+  else requestAnimationFrame(() => holdAnchor(log));
+}
+
+// onScroll follows the user, who may scroll on while earlier turns are read.
+function onScroll(log, session) {
+  follow(log.scrollHeight - log.scrollTop - log.clientHeight < 80);
+  if (anchor && !anchor.frames) anchor.top = anchor.turn.getBoundingClientRect().top;
+  if (log.scrollTop < 400) autoEarlier(session);
+}
+
+function follow(to) {
+  if (following !== to) store.changed(); // the button to the latest turn comes or goes
+  following = to;
+}
+
+// jump leads to the latest turn.
+function jump() {
+  const log = document.querySelector("#log");
+  follow(true);
+  log.scrollTop = log.scrollHeight;
+  document.querySelector("#question")?.focus();
+}
+
+// autoEarlier reads earlier turns when their place comes into view. After an error only the button does.
+function autoEarlier(session) {
+  const e = store.state.earlier.get(session);
+  if (store.hasEarlier(session) && !e?.loading && !e?.failed) showEarlier(session);
+}
+
 function setDrawer(open, run = drawer.run) {
   Object.assign(drawer, { open, run });
   localStorage.setItem("drawer", open ? "open" : "closed");
@@ -214,17 +365,21 @@ function setDrawer(open, run = drawer.run) {
 }
 
 const examples = [
+  ["What is the capital of France?", "an answer, and the run that led to it"],
   ["What time is it in Tokyo?", "a tool call, authorized and audited"],
   ["Remember that my favourite city is Lisbon.", "something for memory"],
+  ["What do my notes say?", "reads the files in ~/notes"],
   ["Search the web for news about NATS.", "needs a search provider"],
 ];
 
 const needsModel = (m) => m?.demo_model || m?.notice.startsWith("model not found");
 
 const welcome = (session) =>
-  session && !store.state.conversations.has(session)
-    ? html`<p class="quiet">Loading the conversation.</p>`
-    : html`<div class="welcome">
+  store.state.missing.has(session)
+    ? html`<div class="welcome"><h2>There is no session of this address.</h2><p class="lead">It was deleted, or the address is not complete. <a href="/chat">Begin a new one</a>, or choose one in the list.</p></div>`
+    : session && !store.state.conversations.has(session)
+      ? html`<p class="quiet">Loading the conversation.</p>`
+      : html`<div class="welcome">
         <h2>Ask anything.<br />It stays on this machine.</h2>
         <p class="lead">Every tool call is authorized and written to an audit log. A call that could send or change something asks you first.</p>
         ${needsModel(store.state.health?.model) ? html`<p class="first-run"><a class="button primary" href="/models">Fetch a model</a> <span class="quiet">${store.state.health.model.demo_model ? "Until then the built-in demo model answers." : `The assistant's model, ${store.state.health.model.model}, is not on this machine yet.`}</span></p>` : nothing}
@@ -251,14 +406,17 @@ const isPublic = (labels) => labels?.trust === "trusted" && labels.privacy === "
 function storedTurn(t, session) {
   const calls = (t.messages ?? []).flatMap((m) => m.tool_calls ?? []);
   const results = new Map((t.messages ?? []).filter((m) => m.role === "tool").map((m) => [m.tool_call_id, m.content]));
-  return html`<article class="turn" aria-label="Question and answer">
+  return html`<article class="turn" aria-label="Question and answer" data-turn=${t.query_id}>
     ${question(t.query_id, session, t.query, t.attachments)}
     ${calls.map((c) => toolCard({ id: c.id, tool: c.name, args: c.arguments, state: "done", result: results.get(c.id), labels: t.labels }))}
     <div class="answer" dir="auto" ?data-trusted=${isPublic(t.labels)}>${untrusted(t.labels, markdown(t.query_id, t.answer))}</div>
+    ${stopped(t.state)}${t.error ? html`<p class="failed"><b>This question failed.</b></p>` : nothing}
     <p class="facts"><span>${t.respondent || "assistant"}</span><span>${t.model}</span><span>${age(t.time)}</span>${t.grades?.critic_score ? gradeBadge(t.grades.critic_score, t.grades.feedback) : nothing}${trustLabel(t.labels)}
       <button type="button" class="link" @click=${() => setDrawer(true, t.query_id)}>run</button></p>
   </article>`;
 }
+
+const stopped = (state) => (state === "stopped" ? html`<p class="quiet">You stopped this answer. The text so far is kept.</p>` : nothing);
 
 function liveTurn(r, turns) {
   const running = store.isRunning(r);
@@ -272,18 +430,18 @@ function turn(r, running, turns) {
   const recall = [...r.tools.values()].find(isRecall);
   const tools = [...r.tools.values()].filter((t) => !isRecall(t));
   const waiting = [...store.state.approvals.values()].filter((a) => a.query_id === r.id);
-  return html`<article class="turn" aria-label="Question and answer" aria-busy=${running} data-query=${r.id}>
+  return html`<article class="turn" aria-label="Question and answer" aria-busy=${running} data-query=${r.id} data-turn=${r.id}>
     ${question(r.id, r.session, r.query, r.attachments)}
     ${r.recalled.length || recall ? recallCard(r.recalled, recall) : nothing}
-    ${r.thinking ? html`<details class="thinking"><summary>${icon("think")}${running && !r.text ? `Thinking, ${seconds(Date.now() - r.thinkingSince)}` : `Thought${r.thinkingMs ? ` for ${seconds(r.thinkingMs)}` : ""}, about ${count(Math.ceil(r.thinking.length / 4), "token")}`}</summary><p class="thought">${visible(r.thinking)}</p></details>` : nothing}
+    ${r.thinking ? html`<details class="thinking"><summary>${icon("think")}${r.thinkingSince ? `Thinking, ${seconds(r.thinkingMs + Date.now() - r.thinkingSince)}` : `Thought${r.thinkingMs ? ` for ${seconds(r.thinkingMs)}` : ""}, about ${count(Math.ceil(r.thinking.length / 4), "token")}`}</summary><p class="thought">${visible(r.thinking)}</p></details>` : nothing}
     ${tools.map(toolCard)}
     ${r.deliberations.size ? html`<section class="deliberation" aria-label="Deliberation">${[...r.deliberations.values()].map(personaCard)}<p class="quiet"><a href="/deliberations/${r.id}">Open the deliberation</a></p></section>` : nothing}
-    ${r.task ? html`<p class="card taskline">${icon("tasks")}<a href="/tasks/${r.id}">Task</a><span class="state ${r.task.state}">${r.task.state ?? "planning"}</span><span class="quiet">${r.task.subtasks.filter((s) => s.state === "done").length} of ${count(r.task.subtasks.length, "subtask")} done</span></p>` : nothing}
-    ${waiting.map((a) => approvals.card(a, true))}
+    ${r.task ? html`<p class="card taskline">${icon("tasks")}<a href="/tasks/${r.id}">Task</a>${questionState(r)}<span class="quiet">${r.task.subtasks.filter((s) => s.state === "done").length} of ${count(r.task.subtasks.length, "subtask")} done</span></p>` : nothing}
+    ${approvals.cards(waiting, true)}
     <div class="answer" dir="auto" ?data-trusted=${isPublic(r.response?.labels)}>${r.text ? untrusted(r.response?.labels, markdown(r.id, r.text)) : nothing}</div>
     ${running ? progress(r, turns) : nothing}
     ${r.failed ? html`<p class="failed"><b>This question failed.</b> ${visible(r.failed.text ?? r.failed.message ?? r.failed.code ?? "")} ${clientOf(r.session) ? nothing : html`<button type="button" class="link" @click=${() => send(r.session, r.query)}>Ask again</button>`}</p>` : nothing}
-    ${r.cancelled && !running ? html`<p class="quiet">You stopped this answer. The text so far is kept.</p>` : nothing}
+    ${stopped(store.stateOf(r))}
     ${notes(r)}
     ${running ? nothing : factsLine(r, u, tools)}
   </article>`;
@@ -292,7 +450,8 @@ function turn(r, running, turns) {
 // progress explains what an answer waits for, with a bar where the duration is known.
 function progress(r, turns) {
   const before = turns.filter((t) => t.run && t.run !== r && store.isRunning(t.run) && t.run.began < r.began).length;
-  const text = before ? `queued behind ${count(before, "question")} of this session` : r.phase || "waiting";
+  const state = store.stateOf(r);
+  const text = before ? `queued behind ${count(before, "question")} of this session` : state === "waiting for you" ? `${state}: ${r.phase}` : r.phase || state;
   const read = r.reading;
   const done = read && !read.whole ? Math.min(1, (Date.now() - read.since) / read.ms) : 0;
   return html`<div class="progress">
@@ -387,10 +546,19 @@ export function drawn([session]) {
     }
   }
   for (const e of renderers.keys()) if (!e.isConnected) renderers.delete(e);
+  if (log && anchor && !anchor.frames) holdAnchor(log);
   if (log && (following || pending === session || log.dataset.session !== session)) {
     log.scrollTop = log.scrollHeight;
     log.dataset.session = session ?? "";
+    follow(true);
     pending = "";
+  }
+  showTarget();
+  if (log && log.scrollTop < 400) autoEarlier(session); // also in a conversation that is shorter than the log
+  const box = document.querySelector("#question");
+  if (focusWanted && box && !document.querySelector("dialog[open]")) {
+    focusWanted = false;
+    box.focus();
   }
   announce(session);
   if (drawer.open) {
@@ -421,7 +589,6 @@ function composer(session, running, turns) {
     e.preventDefault();
     send(session, draft.text);
   };
-  const model = store.state.health?.model;
   return html`<form class="composer ${draft.over ? "over" : ""}" @submit=${submit}
       @dragover=${(e) => (e.preventDefault(), !draft.over && ((draft.over = true), store.changed()))} @dragleave=${() => ((draft.over = false), store.changed())}
       @drop=${dropContent}>
@@ -431,14 +598,14 @@ function composer(session, running, turns) {
         <label class="sr" for="question">Your question</label>
         <textarea id="question" rows="1" placeholder=${running ? "Correct it, or write the next question" : draft.mode === "task" ? "Describe the task" : "Ask anything"} dir="auto"
           .value=${draft.text}
-          @input=${(e) => ((draft.text = e.target.value), store.changed())}
+          @input=${(e) => write(e.target.value)}
           @paste=${(e) => onPaste(e, e.clipboardData)}
           @keydown=${(e) => onKey(e, e.ctrlKey || e.metaKey ? () => (running ? steer(session, turns) : submit(e)) : submit, turns)}></textarea>
         <div class="actions">
           <label class="button ghost" title="Attach files, or drop and paste them">${icon("attach")}<span class="sr">Attach files</span><input class="sr" type="file" multiple @change=${(e) => (addFiles(e.target.files), (e.target.value = ""))} /></label>
           <label class="sr" for="mode">Who answers</label>
           <select id="mode" title=${modes.find(([m]) => m === draft.mode)[2]} @change=${(e) => ((draft.mode = e.target.value), store.changed())}>${modes.map(([v, text]) => html`<option value=${v} ?selected=${draft.mode === v}>${text}</option>`)}</select>
-          <span class="quiet hint">${model?.model ?? ""}${model?.demo_model ? ", the built-in demo model" : ""}</span>
+          ${modelChoice()}
           <span class="grow"></span>
           ${session && store.state.views.has("context") ? html`<a class="ghost button context-link" href="/context/${session}" title="The exact messages that the model gets">Context</a>` : nothing}
           ${session ? html`<button type="button" class="ghost" aria-pressed=${drawer.open} aria-label="Show the run beside the chat" title="Run of the selected answer" @click=${() => setDrawer(!drawer.open, drawer.run)}>${icon("panel")}</button>` : nothing}
@@ -455,7 +622,6 @@ function onKey(e, submit, turns) {
   if (e.key === "Enter" && !e.shiftKey && !e.isComposing) submit(e);
   else if (e.key === "ArrowUp" && !draft.text) {
     const t = turns.at(-1);
-    draft.text = t?.run?.query ?? t?.turn?.query ?? "";
-    store.changed();
+    write(t?.run?.query ?? t?.turn?.query ?? "");
   }
 }

@@ -50,7 +50,7 @@ export function view() {
   if (shown.error) return html`<div class="page"><h1>Context</h1><p class="failed">${shown.error}</p></div>`;
   const c = shown.context;
   if (!c) return html`<div class="page"><h1>Context</h1><p class="quiet">Loading.</p></div>`;
-  const missing = [c.summarized && `${count(c.summarized, "earlier turn")} replaced by a summary`, c.dropped && `${count(c.dropped, "turn")} dropped because the session is long`, c.omitted && `${count(c.omitted, "turn")} left out because the window is full`].filter(Boolean);
+  const missing = [c.summarized && `${count(c.summarized, "earlier turn")} replaced by a summary`, c.dropped && `${count(c.dropped, "earlier turn")} left out because the session is long`, c.omitted && `${count(c.omitted, "turn")} left out because the window is full`].filter(Boolean);
   return html`<div class="page ops-page">
     <p class="crumb"><a href="/chat/${shown.id}">Back to the session</a></p>
     <h1>Context</h1>

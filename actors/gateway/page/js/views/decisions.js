@@ -2,7 +2,7 @@
 
 import { html, nothing } from "../lit-html.js";
 import * as store from "../store.js";
-import { empty, trustLabel } from "../parts.js";
+import { empty, loading, trustLabel } from "../parts.js";
 import { clock, count, json, seconds } from "../format.js";
 
 const shown = { only: "" };
@@ -40,11 +40,11 @@ export function view() {
   const all = decisionsOf(store.state.log);
   const list = all.filter((d) => !shown.only || tone(d.decision) === shown.only);
   return html`<div class="page wide-page"><h1>Decisions</h1>
-    <div class="bar"><label>Show <select aria-label="Show" @change=${(e) => ((shown.only = e.target.value), store.changed())}><option value="">every decision</option><option value="good">what was allowed</option><option value="bad">what was denied</option><option value="warn">what waits or expired</option></select></label><span class="quiet">${count(list.length, "decision")} of the broker. The audit log has the complete record: <code>conclave audit</code>.</span></div>
+    <div class="bar"><label>Show <select aria-label="Show" @change=${(e) => ((shown.only = e.target.value), store.changed())}><option value="">every decision</option><option value="good">what was allowed</option><option value="bad">what was denied</option><option value="warn">what waits or expired</option></select></label><span class="quiet">${store.state.loading.has("events") ? "" : `${count(list.length, "decision")} of the broker. `}The audit log has the complete record: <code>conclave audit</code>.</span></div>
     ${list.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Decisions"><table class="wide log-table"><thead><tr><th scope="col">Time</th><th scope="col">Caller</th><th scope="col">Call</th><th scope="col">Decision</th><th scope="col">Outcome</th><th scope="col">Question</th></tr></thead><tbody>
-          ${list.slice(0, 300).map((d) => html`<tr><td class="num">${clock(d.at)}</td><td class="caller">${d.caller}</td><td><b>${d.tool}</b> <code class="args">${json(d.args ?? {}, 0).slice(0, 160)}</code></td><td><span class="state ${tone(d.decision)}">${d.decision}</span>${d.rule ? html`<br /><span class="quiet">${d.layer}, ${d.rule}</span>` : nothing}${d.reason && tone(d.decision) !== "good" ? html`<br /><span class="quiet">${json(d.reason)}</span>` : nothing}</td><td>${d.outcome} ${trustLabel(d.labels)}${d.ms ? html` <span class="quiet">${seconds(d.ms)}</span>` : nothing}</td><td>${d.query ? html`<a href="/runs/${d.query}">run</a>` : nothing}</td></tr>`)}
+          ${list.slice(0, 300).map((d) => html`<tr><td class="num">${clock(d.at)}</td><td class="caller">${d.caller}</td><td><b>${d.tool}</b> <code class="args">${json(d.args ?? {}, 0).slice(0, 160)}</code></td><td><span class="state ${tone(d.decision)}">${d.decision}</span>${d.rule ? html`<br /><span class="quiet">${d.layer}, ${d.rule}</span>` : nothing}${d.reason && tone(d.decision) !== "good" ? html`<br /><span class="quiet">${json(d.reason)}</span>` : nothing}</td><td>${d.outcome ? html`${d.outcome} ${trustLabel(d.labels)}` : nothing}${d.ms ? html` <span class="quiet nowrap">${seconds(d.ms)}</span>` : nothing}</td><td>${d.query ? html`<a href="/runs/${d.query}">run</a>` : nothing}</td></tr>`)}
         </tbody></table></div>`
-      : empty("decisions", "No decision yet", "Every tool call goes through the broker, which allows it, denies it or asks you. Each decision appears here and is in the audit log before the tool runs.", html`<a class="button primary" href="/chat">Ask: What time is it in Tokyo?</a>`)}
+      : loading("events") ?? empty("decisions", "No decision yet", "Every tool call goes through the broker, which allows it, denies it or asks you. Each decision appears here and is in the audit log before the tool runs.", html`<a class="button primary" href="/chat">Ask: What time is it in Tokyo?</a>`)}
   </div>`;
 }

@@ -2,7 +2,7 @@
 
 import { html, nothing } from "../lit-html.js";
 import * as store from "../store.js";
-import { act, empty, personaCard } from "../parts.js";
+import { act, empty, loading, personaCard } from "../parts.js";
 import { render as renderMarkdown } from "../markdown.js";
 import { age, count, seconds, visible } from "../format.js";
 
@@ -14,13 +14,13 @@ export function load([id]) {
 
 export function view([id]) {
   const r = id ? store.state.runs.get(id) : null;
-  if (id && !r?.deliberations.size) return html`<div class="page"><h1>Deliberation</h1><p class="quiet">Reading the events of this question.</p></div>`;
+  if (id && !r?.deliberations.size) return html`<div class="page"><h1>Deliberation</h1><p class="quiet">${r?.complete ? "No deliberation of a question with this id is stored." : "Loading."}</p></div>`;
   if (r) return one(r);
   const all = [...store.state.runs.values()].filter((x) => x.deliberations.size).sort((a, b) => b.began - a.began);
   return html`<div class="page"><h1>Deliberations</h1>
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Deliberations"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">Personas</th><th scope="col">Dissent</th><th scope="col">Asked</th></tr></thead><tbody>${all.map((x) => html`<tr><td><a href="/deliberations/${x.id}">${visible(x.query || x.id)}</a></td><td data-label="contributions">${x.deliberations.size}</td><td data-label="dissent">${[...x.deliberations.values()].filter((d) => d.dissents).map((d) => d.persona).join(", ") || "none"}</td><td class="nowrap">${age(x.began)}</td></tr>`)}</tbody></table></div>`
-      : empty("deliberations", "No deliberation yet", 'Choose "Committee" beside the question: personas speak in turn, one may dissent, and one of them answers.', html`<a class="button primary" href="/chat">Ask the committee</a>`)}
+      : loading("events") ?? empty("deliberations", "No deliberation yet", 'Choose "Committee" beside the question: personas speak in turn, one may dissent, and one of them answers.', html`<a class="button primary" href="/chat">Ask the committee</a>`)}
   </div>`;
 }
 

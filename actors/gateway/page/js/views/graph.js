@@ -6,7 +6,7 @@ import * as store from "../store.js";
 import { empty } from "../parts.js";
 import { visible } from "../format.js";
 
-const shown = { relations: [], at: 1, tense: "both", picked: "" };
+const shown = { relations: null, at: 1, tense: "both", picked: "" };
 
 export async function loadGraph() {
   shown.relations = (await api.get("/memory/graph?limit=200")).relations ?? [];
@@ -14,6 +14,7 @@ export async function loadGraph() {
 
 // layout places the names by a few hundred steps of springs; it is the same for the same relations.
 function layout(names, edges, w, h) {
+  const [length, force] = w > 500 ? [230, 90000] : [130, 70000]; // of an edge, and between any two names
   const at = new Map(names.map((n, i) => [n, { x: w / 2 + Math.cos((i * 2 * Math.PI) / names.length) * w * 0.32, y: h / 2 + Math.sin((i * 2 * Math.PI) / names.length) * h * 0.36 }]));
   for (let step = 0; step < 220; step++) {
     const k = 0.06 * (1 - step / 220);
@@ -25,7 +26,7 @@ function layout(names, edges, w, h) {
         const dx = p.x - q.x;
         const dy = p.y - q.y;
         const d = Math.hypot(dx, dy) || 1;
-        const push = Math.min(60, (90000 / (d * d)) * k * 4);
+        const push = Math.min(60, (force / (d * d)) * k * 4);
         p.x += (dx / d) * push;
         p.y += (dy / d) * push;
       }
@@ -38,7 +39,7 @@ function layout(names, edges, w, h) {
       const dx = q.x - p.x;
       const dy = q.y - p.y;
       const d = Math.hypot(dx, dy) || 1;
-      const pull = (d - 230) * k * 0.5;
+      const pull = (d - length) * k * 0.5;
       p.x += (dx / d) * pull;
       p.y += (dy / d) * pull;
       q.x -= (dx / d) * pull;
@@ -58,6 +59,7 @@ let cached = { key: "", at: new Map() };
 
 export function graphView() {
   const all = shown.relations;
+  if (!all) return html`<p class="quiet">Loading.</p>`;
   if (!all.length) return empty("memory", "No relation is known yet", "Memory reads relations from what you say: who lives where, what belongs to whom, what is and what was.", html`<a class="button primary" href="/chat">Say: My sister Ada lives in Lisbon.</a>`);
   const times = all.map((r) => Date.parse(r.said)).sort((a, b) => a - b);
   const until = times[0] + (times.at(-1) - times[0]) * shown.at + 1;
@@ -65,9 +67,9 @@ export function graphView() {
   const names = [...new Set(edges.flatMap((r) => [r.subject, r.object]))].slice(0, 60);
   const known = new Set(names);
   const drawn = edges.filter((e) => known.has(e.subject) && known.has(e.object));
-  const w = 900;
-  const h = Math.max(320, Math.min(640, names.length * 42));
-  const key = JSON.stringify([names, drawn.map((e) => e.id), h]);
+  const w = innerWidth > 720 ? 900 : 360;
+  const h = Math.max(320, Math.min(w === 900 ? 640 : 900, names.length * (w === 900 ? 42 : 60)));
+  const key = JSON.stringify([names, drawn.map((e) => e.id), w, h]);
   if (cached.key !== key) cached = { key, at: layout(names, drawn, w, h) };
   const at = cached.at;
   return html`

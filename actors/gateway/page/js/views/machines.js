@@ -1,17 +1,18 @@
-// Machines: other machines that run actors of this system, with their links.
+// Machines: other machines that run actors of this system, with their links, and the browsers that are logged in.
 
 import { html, nothing } from "../lit-html.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
-import { codeView, empty } from "../parts.js";
-import { age } from "../format.js";
+import { act, codeView, empty } from "../parts.js";
+import { age, browserName, visible } from "../format.js";
 
-const shown = { machines: null, error: "" };
+const shown = { machines: null, logins: null, error: "" };
 let timer = 0;
 
 export async function load() {
   clearTimeout(timer);
   try {
+    shown.logins = (await api.get("/logins")).logins;
     shown.machines = (await api.get("/machines")).machines;
     shown.error = "";
   } catch (e) {
@@ -36,6 +37,19 @@ const row = (m) => html`<tr>
   <td class="n">${m.rtt_ns ? `${(m.rtt_ns / 1e6).toFixed(1)} ms` : "–"}</td>
 </tr>`;
 
+async function revoke(l) {
+  const text = l.current ? "It is logged out at once. conclave open prints a new link." : "It is logged out at once, and its requests end.";
+  if (!(await store.confirm({ title: l.current ? "Log this browser out?" : `Log ${browserName(l.browser)} out?`, text, action: "Log out", danger: true }))) return;
+  await act(() => api.del("/logins/" + l.id));
+  if (!l.current) load();
+}
+
+const browsers = () => html`<section><h2>Browsers</h2>
+  <p class="quiet">Logged in with a link of <code>conclave open</code>, each for 30 days. A login that you do not know: log it out, and replace the token with <code>conclave open --new-token</code>.</p>
+  <div class="table" tabindex="0" role="region" aria-label="Browsers"><table class="wide ops"><thead><tr><th scope="col">Browser</th><th scope="col">Reached as</th><th scope="col">Logged in</th><th scope="col">Last used</th><th scope="col"><span class="sr">Log out</span></th></tr></thead><tbody>
+    ${(shown.logins ?? []).map((l) => html`<tr><th scope="row"><span title=${l.browser}>${visible(browserName(l.browser))}</span>${l.current ? html`<span class="what">this browser</span>` : nothing}</th><td>${visible(l.host)}</td><td class="nowrap">${age(l.created)}</td><td class="nowrap">${l.current ? "now" : age(l.used)}</td><td class="act"><button type="button" @click=${() => revoke(l)}>Log out</button></td></tr>`)}
+  </tbody></table></div></section>`;
+
 export function view() {
   if (shown.error && !shown.machines) return html`<div class="page"><h1>Machines</h1><p class="failed">${shown.error}</p></div>`;
   if (!shown.machines) return html`<div class="page wide-page"><h1>Machines</h1><p class="quiet">Loading.</p></div>`;
@@ -45,5 +59,6 @@ export function view() {
           <div class="table" tabindex="0" role="region" aria-label="Machines"><table class="wide ops"><thead><tr><th scope="col">Machine</th><th scope="col">Link</th><th scope="col">Actors</th><th scope="col">Models</th><th scope="col" class="n">Queue</th><th scope="col" class="n">Round trip</th></tr></thead><tbody>${shown.machines.map(row)}</tbody></table></div>
           <p class="quiet">Invite, rotate and revoke in a terminal: <code>conclave machines --help</code></p>`
       : empty("machines", "Only this machine", "A second machine can run the models or the web tools, with a key that allows only that. Make an invitation here and join there.", html`<div class="left">${codeView("conclave invite gpu-box --actors model", "on this machine")}${codeView("conclave join -", "on the other one: it reads the token from its input")}</div>`)}
+    ${browsers()}
   </div>`;
 }

@@ -1,21 +1,21 @@
-// Memory: what is stored, with source, trust and grades; search with the reasons for each rank; edit, pin, forget; the graph.
+// Memory: what is stored, with source, trust and grades; search with the reasons for each rank; add, import, edit, pin, forget; the graph.
 
 import { html, nothing } from "../lit-html.js";
 import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
-import { act, empty, go, gradeBadge, trustLabel } from "../parts.js";
-import { age, count, visible } from "../format.js";
+import { act, download, empty, go, gradeBadge, trustLabel } from "../parts.js";
+import { age, count, isLongPaste, visible } from "../format.js";
 import { graphView, loadGraph } from "./graph.js";
 
-const shown = { text: "", kind: "", state: "active", trust: "", entries: [], hits: null, next: "", entry: null, expanded: "", editing: null, loading: false, error: "", status: null, read: 0 };
+const shown = { text: "", kind: "", state: "active", trust: "", entries: [], hits: null, next: "", entry: null, expanded: "", editing: null, adding: null, loading: false, error: "", status: null, read: 0 };
 
 const pageSize = 50;
 
 const newestChange = () => store.newest("memory.stored", "memory.annotated");
 
 export async function load([id]) {
-  Object.assign(shown, { error: "", loading: true, editing: null, read: newestChange() });
+  Object.assign(shown, { error: "", loading: true, editing: null, adding: null, read: newestChange() });
   store.changed();
   try {
     if (id === "graph") await loadGraph();
@@ -32,15 +32,29 @@ export async function load([id]) {
   store.changed();
 }
 
-// list reads a search, or a page of entries after one, and further ones until there are as many as wanted.
+let begun = 0; // lists that were begun: the last one holds
+let reading = 0; // lists that are read now
+
+// list reads a search, or a page of entries after one, and further ones until there are as many as wanted. It reports false, and
+// changes nothing, when another list was begun meanwhile.
 async function list(after = "", wanted = 0) {
+  const own = ++begun;
+  reading++;
+  try {
+    const found = await readList(after, wanted);
+    if (own === begun) Object.assign(shown, found);
+  } finally {
+    reading--;
+  }
+  return own === begun;
+}
+
+async function readList(after, wanted) {
   if (shown.text.trim() && !after) {
     const p = new URLSearchParams({ q: shown.text, max: 20, all: shown.state === "active" ? 0 : 1 });
     if (shown.kind) p.set("kind", shown.kind);
-    shown.hits = (await api.get("/memory/search?" + p)).hits ?? [];
-    return;
+    return { hits: (await api.get("/memory/search?" + p)).hits ?? [] };
   }
-  shown.hits = null;
   const p = new URLSearchParams({ limit: pageSize });
   for (const [k, v] of [["kind", shown.kind], ["state", shown.state], ["trust", shown.trust]]) if (v) p.set(k, v);
   let entries = after ? shown.entries : [];
@@ -51,22 +65,25 @@ async function list(after = "", wanted = 0) {
     entries = [...entries, ...page.entries];
     next = page.next;
   } while (next && entries.length < wanted);
-  Object.assign(shown, { entries, next });
+  return { entries, next, hits: null };
 }
 
-// refresh reads the list, as many pages as are shown, or the entry again when memory has changed since it was read. A
-// search and an entry that is being edited stay as they are.
+// refresh reads the list, as many pages as are shown, or the entry again when memory has changed since it was read, and nothing else is
+// being read. A search and an entry that is being edited stay as they are.
 function refresh(id) {
   const now = newestChange();
-  if (now <= shown.read || shown.loading || shown.editing || shown.error || (!id && shown.hits)) return;
-  shown.read = now;
+  if (now <= shown.read || shown.loading || reading || shown.editing || shown.error || (!id && shown.hits)) return;
+  reading++;
   queueMicrotask(async () => {
+    let done = true;
     try {
       if (id) shown.entry = await api.get("/memory/" + encodeURIComponent(id));
-      else await list("", shown.entries.length);
+      else done = await list("", shown.entries.length);
     } catch {
-      return; // what is shown stays
+      // what is shown stays
     }
+    if (done) shown.read = now;
+    reading--;
     store.changed();
   });
 }
@@ -99,6 +116,7 @@ export function view([id]) {
   const rows = shown.hits ? shown.hits.map((h) => row(h.entry, h)) : shown.entries.map((e) => row(e));
   const s = shown.status;
   return html`<div class="page wide-page">${head("")}
+    ${shown.adding ? addForm() : addBar()}
     <form class="search" @submit=${(e) => (e.preventDefault(), reload())}>
       <label class="sr" for="memory-text">Search memory</label>
       <input id="memory-text" type="search" placeholder="Recall as the assistant does, with the reasons" .value=${shown.text} @input=${(e) => ((shown.text = e.target.value), shown.text || reload())} />
@@ -119,6 +137,40 @@ export function view([id]) {
     ${!shown.hits && shown.next ? html`<button type="button" @click=${() => act(() => list(shown.next)).then(store.changed)}>More</button>` : nothing}
   </div>`;
 }
+
+// addForm stores a text of the user, or one of somebody else, which stays untrusted: it permits nothing.
+function addForm() {
+  const a = shown.adding;
+  const submit = (e) => {
+    e.preventDefault();
+    act(async () => {
+      const done = await api.post("/memory", { text: a.text, external: a.external });
+      shown.adding = null;
+      store.notify(done.action === "stored" ? "It is in memory." : `Memory: ${done.action}. ${done.why ?? ""}`);
+      await reload();
+    });
+  };
+  return html`<form class="editor panel" @submit=${submit}>
+    <label>What to remember<textarea id="memory-add" rows="3" .value=${a.text} @input=${(e) => ((a.text = e.target.value), store.changed())} @paste=${(e) => isLongPaste(e.clipboardData.getData("text/plain")) && ((a.external = true), store.changed())}></textarea></label>
+    <p><label class="check"><input type="checkbox" .checked=${a.external} @change=${(e) => ((a.external = e.target.checked), store.changed())} /> Somebody else wrote it: it stays untrusted</label></p>
+    <p class="actions"><button type="button" @click=${() => ((shown.adding = null), store.changed())}>Cancel</button><button class="primary" ?disabled=${!a.text.trim()}>Remember</button></p>
+  </form>`;
+}
+
+// importFile restores an export. Its entries become untrusted: the page cannot know whose words they are.
+function importFile(file) {
+  if (!file) return;
+  act(async () => {
+    const done = await api.upload("/memory/import", file, "application/x-ndjson");
+    store.notify(`${count(done.entries, "entry", "entries")} read: ${Object.entries(done.actions).map(([what, n]) => `${n} ${what}`).join(", ")}. They are untrusted; conclave memory import --trusted keeps the marks of your own export.`);
+    await reload();
+  });
+}
+
+const addBar = () => html`<p class="actions">
+  <button type="button" @click=${() => ((shown.adding = { text: "", external: false }), store.changed(), requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#memory-add")?.focus())))}>${icon("plus")}Add</button>
+  <label class="button">Import<input class="sr" type="file" accept=".jsonl,.ndjson" @change=${(e) => (importFile(e.target.files[0]), (e.target.value = ""))} /></label>
+  <button type="button" @click=${() => act(async () => download("memory.jsonl", await api.get("/memory/export"), "application/x-ndjson"))}>Export</button></p>`;
 
 const head = (face) => html`<h1>Memory</h1><div class="tabs" role="navigation" aria-label="Faces of memory"><a href="/memory" aria-current=${face ? nothing : "page"}>Entries</a><a href="/memory/graph" aria-current=${face ? "page" : nothing}>Knowledge graph</a></div>`;
 

@@ -4,7 +4,7 @@ import { html, nothing, svg } from "../lit-html.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
 import { copy, empty } from "../parts.js";
-import { seconds, visible } from "../format.js";
+import { bytes, seconds, visible } from "../format.js";
 
 const shown = { models: null, error: "", name: "" };
 let timer = 0;
@@ -21,8 +21,6 @@ export async function load() {
   const busy = shown.models?.pulls.some((p) => !p.ended);
   timer = setTimeout(() => location.pathname.startsWith("/models") && load(), busy ? 1000 : 10000);
 }
-
-export const bytes = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(1)} GB` : n >= 1e6 ? `${Math.round(n / 1e6)} MB` : n > 0 ? `${Math.round(n / 1e3)} kB` : "–");
 
 async function pull(name) {
   try {

@@ -4,7 +4,7 @@
 import { html, nothing, svg } from "../lit-html.js";
 import { icon } from "../icons.js";
 import * as store from "../store.js";
-import { act, codeView, copy, download, empty, gradeBadge, recallList, trustLabel } from "../parts.js";
+import { act, codeView, copy, download, empty, gradeBadge, loading, questionState, recallList, trustLabel } from "../parts.js";
 import { age, clock, count, json, seconds, visible } from "../format.js";
 import { buildTrace, preview, size, ticksOf } from "../trace.js";
 
@@ -27,25 +27,26 @@ export function view([id]) {
   return html`<div class="page wide-page"><h1>Runs</h1>
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Runs"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">State</th><th scope="col">Grade</th><th scope="col" class="num">Time</th><th scope="col" class="num">Tools</th><th scope="col" class="num">Events</th><th scope="col">Asked</th></tr></thead><tbody>
-          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${stateOf(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
+          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${questionState(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
         </tbody></table></div>`
-      : empty("runs", "No run yet", "Every question becomes a run: who did what, when, and what the broker decided. It is drawn from the event log, live and after a reload.", html`<a class="button primary" href="/chat">Ask a question</a>`)}
+      : loading("events") ?? empty("runs", "No run yet", "Every question becomes a run: who did what, when, and what the broker decided. It is drawn from the event log, live and after a reload.", html`<a class="button primary" href="/chat">Ask a question</a>`)}
   </div>`;
 }
-
-const stateOf = (r) => (r.failed ? html`<span class="state bad">failed</span>` : r.response ? html`<span class="state good">answered</span>` : html`<span class="state run">${r.phase || "running"}</span>`);
 
 const faces = [["waterfall", "Waterfall"], ["tree", "Tree"], ["log", "Log"]];
 
 // runPanel shows one run; compact leaves out its title, for the drawer.
 export function runPanel(id, compact = false) {
   const r = store.state.runs.get(id);
-  if (!r || !r.events.length) return html`${compact ? nothing : html`<h1>Run</h1>`}<p class="quiet">Reading the events of this question. Events older than 90 days are no longer stored, and fewer when the event log is full.</p>`;
+  if (!r?.events.length) {
+    const text = !r?.complete ? "Loading." : r.known ? "The events of this question are no longer stored: the event log keeps them for 90 days, or less when it is full. The conversation stays." : "There is no question with this id.";
+    return html`${compact ? nothing : html`<h1>Run</h1>`}<p class="quiet">${text}</p>`;
+  }
   const tools = [...r.tools.values()];
   return html`
     ${compact ? nothing : html`<h1 dir="auto">${visible(r.query || "Run")}</h1>`}
     <p class="facts">
-      ${stateOf(r)}<span>${seconds((r.ended || Date.now()) - r.began)}</span><span>${r.response?.model ?? ""}</span>
+      ${questionState(r)}<span>${seconds((r.ended || Date.now()) - r.began)}</span><span>${r.response?.model ?? ""}</span>
       ${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}
       <span>${count(tools.length, "tool call")}</span><span>${count(r.recalled.length, "recall")}</span><span>${count(r.events.length, "event")}</span>
       ${compact ? html`<a href="/runs/${id}">open</a>` : r.session ? html`<a href="/chat/${r.session}">session</a>` : nothing}
@@ -145,8 +146,10 @@ function waterfall(r, compact) {
     ${tooltip(t, x, y, width)}
   </div>
   ${miniMap(t, width, left, from, to, zoom)}
-  <p class="legend" aria-hidden="true"><span class="k read"></span>reads the prompt<span class="k model"></span>writes<span class="k tool"></span>tool<span class="k memory"></span>memory<span class="k wait"></span>waits for you<span class="k critic"></span>grades<span class="k denied"></span>denied or failed<span class="k audit"></span>in the audit log</p>`;
+  <p class="legend" aria-hidden="true">${legend.map(([kind, words]) => html`<span><i class="k ${kind}"></i>${words}</span>`)}</p>`;
 }
+
+const legend = [["read", "reads the prompt"], ["model", "writes"], ["tool", "tool"], ["memory", "memory"], ["wait", "waiting for you"], ["critic", "grades"], ["denied", "denied or failed"], ["audit", "in the audit log"]];
 
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + "…" : text);
 

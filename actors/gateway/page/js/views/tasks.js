@@ -4,7 +4,7 @@ import { html, nothing, svg } from "../lit-html.js";
 import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
-import { act, empty, loader } from "../parts.js";
+import { act, empty, loader, stateMark } from "../parts.js";
 import { render as renderMarkdown } from "../markdown.js";
 import { age, count, seconds, visible } from "../format.js";
 
@@ -24,7 +24,7 @@ export function load([id]) {
   }
 }
 
-const ended = (t) => ["done", "failed", "canceled", "partial"].includes(t.state);
+const ended = (t) => ["done", "failed", "stopped", "canceled", "partial"].includes(t.state);
 
 const change = (t, what) =>
   act(async () => {
@@ -32,7 +32,17 @@ const change = (t, what) =>
     setTimeout(() => task.load(t.task_id), 300);
   });
 
-const tone = { done: "good", partial: "warn", failed: "bad", canceled: "", skipped: "", running: "run", verifying: "run", planning: "run", reporting: "run", paused: "warn" };
+// stateOf is the state of a task in the word that its question has; what goes on follows.
+function stateOf(t) {
+  const list = t.subtasks ?? [];
+  const done = list.filter((s) => s.state === "done").length;
+  if (t.state === "partial") return stateMark("answered", `${done} of ${count(list.length, "subtask")} done`);
+  if (ended(t) || t.state === "paused") return stateMark({ done: "answered", canceled: "stopped" }[t.state] ?? t.state);
+  const waits = [...store.state.approvals.values()].some((a) => a.query_id === t.task_id);
+  return stateMark(waits ? "waiting for you" : "running", t.state);
+}
+
+const tone = { done: "good", failed: "bad", running: "run", verifying: "run" };
 
 export function view([id]) {
   if (id) {
@@ -55,7 +65,7 @@ export function view([id]) {
     ${tasks.error ? html`<p class="failed">${tasks.error}</p>` : nothing}
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Tasks"><table class="wide"><thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Subtasks</th><th scope="col" class="num">Tokens</th><th scope="col">Updated</th></tr></thead><tbody>
-          ${all.map((t) => html`<tr><td><a href="/tasks/${t.task_id}">${visible(t.query)}</a></td><td><span class="state ${tone[t.state]}">${t.state}</span></td><td><span class="pips" role="img" aria-label=${(t.subtasks ?? []).map((s) => s.state).join(", ")}>${(t.subtasks ?? []).map((s) => html`<i class=${tone[s.state] ?? ""}></i>`)}</span></td><td class="num" data-label="tokens">${(t.tokens ?? 0).toLocaleString("en")}</td><td class="nowrap">${age(t.updated)}</td></tr>`)}</tbody></table></div>`
+          ${all.map((t) => html`<tr><td><a href="/tasks/${t.task_id}">${visible(t.query)}</a></td><td>${stateOf(t)}</td><td><span class="pips" role="img" aria-label=${(t.subtasks ?? []).map((s) => s.state).join(", ")}>${(t.subtasks ?? []).map((s) => html`<i class=${tone[s.state] ?? ""}></i>`)}</span></td><td class="num" data-label="tokens">${(t.tokens ?? 0).toLocaleString("en")}</td><td class="nowrap">${age(t.updated)}</td></tr>`)}</tbody></table></div>`
       : tasks.loading
         ? html`<p class="quiet">Loading.</p>`
         : empty("tasks", "No task yet", 'Choose "Task" beside the question: the orchestrator makes a plan, and agents with few powers carry it out, in parallel where nothing depends.', html`<a class="button primary" href="/chat">Give a task</a>`)}
@@ -70,9 +80,9 @@ function one(t) {
   if (t.report && shown.report?.text !== t.report) shown.report = { text: t.report, nodes: renderMarkdown(t.report) };
   return html`<div class="page wide-page">
     <h1 dir="auto">${visible(t.query)}</h1>
-    <p class="facts"><span class="state ${tone[t.state]}">${t.state}</span><span>${count(t.tokens ?? 0, "token")}</span><span>${t.began ? seconds(Date.parse(t.ended ?? t.updated) - Date.parse(t.began)) : ""}</span><span>updated ${age(t.updated)}</span><a href="/runs/${t.task_id}">run</a><a href="/chat/${t.session_id}">session</a></p>
+    <p class="facts">${stateOf(t)}<span>${count(t.tokens ?? 0, "token")}</span><span>${t.began ? seconds(Date.parse(t.ended ?? t.updated) - Date.parse(t.began)) : ""}</span><span>updated ${age(t.updated)}</span><a href="/runs/${t.task_id}">run</a><a href="/chat/${t.session_id}">session</a></p>
     ${ended(t) ? nothing : html`<p class="actions">${t.state === "paused" ? html`<button type="button" @click=${() => change(t, "resume")}>Resume</button>` : html`<button type="button" @click=${() => change(t, "pause")}>Pause</button>`}<button type="button" class="danger" @click=${() => change(t, "cancel")}>Cancel</button></p>`}
-    ${list.length ? graph(list) : html`<p class="quiet">The plan is being made.</p>`}
+    ${list.length ? graph(list) : html`<p class="quiet">${ended(t) ? "It ended without a plan." : "The plan is being made."}</p>`}
     ${picked ? detail(picked) : list.length ? html`<p class="quiet">Select a subtask to see its instructions and its result.</p>` : nothing}
     ${t.error ? html`<p class="failed">${visible(t.error.text)}</p>` : nothing}
     ${t.report ? html`<h2>Report</h2><div class="markdown">${shown.report.nodes}</div>` : nothing}
@@ -82,7 +92,7 @@ function one(t) {
 const width = 190;
 const height = 56;
 
-// graph draws the plan: a column for each step of the longest chain of dependencies.
+// graph draws the plan: a column for each step of the longest chain of dependencies, on a phone a list that is indented by it.
 function graph(list) {
   const level = new Map();
   const levelOf = (id, depth = 0) => {
@@ -93,9 +103,11 @@ function graph(list) {
   for (const s of list) (columns[levelOf(s.id)] ??= []).push(s);
   const at = new Map();
   const rows = Math.max(...columns.map((c) => c.length));
-  columns.forEach((c, x) => c.forEach((s, y) => at.set(s.id, { x: 4 + x * (width + 56), y: 4 + (y + (rows - c.length) / 2) * (height + 18) })));
-  const w = columns.length * (width + 56) - 48;
-  const h = rows * (height + 18) - 10;
+  const narrow = innerWidth <= 720; // then one below the other
+  if (narrow) columns.flat().forEach((s, i) => at.set(s.id, { x: 4 + levelOf(s.id) * 20, y: 4 + i * (height + 14) }));
+  else columns.forEach((c, x) => c.forEach((s, y) => at.set(s.id, { x: 4 + x * (width + 56), y: 4 + (y + (rows - c.length) / 2) * (height + 18) })));
+  const w = narrow ? width + columns.length * 20 : columns.length * (width + 56) - 48;
+  const h = narrow ? list.length * (height + 14) - 6 : rows * (height + 18) - 10;
   const pick = (s) => () => ((shown.subtask = s.id), store.changed());
   return html`<div class="dag" tabindex="0" role="group" aria-label="Plan">${svg`<svg width=${w} height=${h} viewBox="0 0 ${w} ${h}" role="presentation">
     ${list.flatMap((s) => (s.depends_on ?? []).map((d) => {
@@ -104,6 +116,7 @@ function graph(list) {
       if (!a || !b) return nothing;
       const y1 = a.y + height / 2;
       const y2 = b.y + height / 2;
+      if (narrow) return svg`<path class="edge" d="M${a.x + 8} ${a.y + height}V${y2}H${b.x - 2}"></path>`;
       return svg`<path class="edge" d="M${a.x + width} ${y1}C${a.x + width + 28} ${y1} ${b.x - 28} ${y2} ${b.x - 2} ${y2}"></path>`;
     }))}
     ${list.map((s) => {
