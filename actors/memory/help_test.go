@@ -58,11 +58,12 @@ type fixture struct {
 // newFixture is a memory with nothing in it.
 func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
+	dir := datatest.Dir(t)
 	w := &fixture{
 		t: t, now: noon, auditErrors: map[string]error{},
-		path: filepath.Join(t.TempDir(), "memory", "memory.duckdb"),
+		path: filepath.Join(dir, "memory", "memory.duckdb"),
 	}
-	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
+	h, err := audit.LoadHasher(filepath.Join(dir, "params.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
