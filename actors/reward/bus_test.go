@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus/bustest"
@@ -280,6 +281,42 @@ func TestBusFeedbackWaits(t *testing.T) {
 	}
 	if len(w.dead) > 0 || len(w.user) > 0 {
 		t.Error("more was said")
+	}
+}
+
+// TestBusFeedbackWaitsForUnackedAnswer: an answer is assigned to a process that was killed, and delivered again only
+// after AckWait; feedback on it waits for that.
+func TestBusFeedbackWaitsForUnackedAnswer(t *testing.T) {
+	t.Parallel()
+	w := newBusHarness(t)
+	if err := w.reward.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.publishAnswer("generator", "s1", "q1")
+	js, err := jetstream.NewWithAPIPrefix(w.Connect("reward_in"), "core.API")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.Consumer(t.Context(), "EVENTS", "reward")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for { // the first may be assigned to the stopped process, and is then delivered to this one after AckWait
+		m, err := c.Next(jetstream.FetchMaxWait(time.Second))
+		if err == nil && strings.HasSuffix(m.Subject(), subjects.ResponseGeneration.Name) {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1})
+	w.start()
+	if got := w.rewarded(); got.QueryID != "q1" || got.Count != 1 || got.Value != 1 {
+		t.Errorf("rewarded %+v", got)
+	}
+	if len(w.dead) > 0 {
+		t.Errorf("a dead letter: %s", (<-w.dead).data)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"conclave/pkg/actor"
@@ -24,6 +25,12 @@ const maxWords = 8 << 10
 // maxUnknownAttempts is the number of deliveries after which feedback on an unknown answer is rejected. Answers are
 // stored in the order of the stream: one that precedes the feedback is stored by then, or another process handles it.
 const maxUnknownAttempts = 2
+
+// unknownRetryDelay is the wait after an attempt to rate an unknown answer that may still be assigned to a crashed
+// process. It doubles up to [subjects.AckWait] before the last attempt: the answer is delivered again by then.
+func unknownRetryDelay(attempt int) time.Duration {
+	return subjects.AckWait >> (subjects.MaxDeliver - 1 - attempt)
+}
 
 // onFeedback rates an answer with the user's feedback, which replaces an earlier rating. Repeated and redelivered
 // feedback changes nothing. Feedback that is invalid, not of the user or of another session than its answer becomes a
@@ -56,11 +63,10 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 	if errors.Is(err, actor.ErrNotFound) {
 		fault := subjects.Faultf(subjects.CodeUnknownAnswer, "there is no answer to %s that could be rated; conclave "+
 			"session list shows the sessions, and conclave session show the answers of one", query)
-		most := maxUnknownAttempts
-		if r.mayHaveUnackedAnswers(in.Time) {
-			most = subjects.MaxDeliver
-		}
-		if in.Attempt < most {
+		switch {
+		case in.Attempt < subjects.MaxDeliver && r.mayHaveUnackedAnswers(in.Time):
+			return actor.RetryAfter(fault, unknownRetryDelay(in.Attempt))
+		case in.Attempt < maxUnknownAttempts:
 			return fault // it is delivered again
 		}
 		return r.publishDeadLetter(ctx, in, out, fault)
