@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -397,13 +398,24 @@ func TestHostileMCPServer(t *testing.T) {
 	h := newMCPHarness(t)
 	before := bustest.HashTree(t, h.dir)
 	t.Run("tricks", func(t *testing.T) {
-		for name, trick := range mcpTricks {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				t.Log(trick.what)
-				trick.check(t, h, mountedName(name, "act"))
+		// Several at once, but not as parallel subtests: these would wait for other tests while the servers run.
+		names := make(chan string)
+		var checks sync.WaitGroup
+		for range 6 {
+			checks.Go(func() {
+				for name := range names {
+					t.Run(name, func(t *testing.T) {
+						t.Log(mcpTricks[name].what)
+						mcpTricks[name].check(t, h, mountedName(name, "act"))
+					})
+				}
 			})
 		}
+		for name := range mcpTricks {
+			names <- name
+		}
+		close(names)
+		checks.Wait()
 	})
 	if n := h.reached.Load(); n > 0 {
 		t.Errorf("%d connections to an address of this machine", n)
