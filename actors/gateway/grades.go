@@ -92,42 +92,50 @@ const (
 )
 
 // findJudgements searches the event log behind the sequence after, which is that of the answer, for the judgements of
-// query. It reads at most maxJudgementReads events of each kind within judgementTimeout, and more for the grade of an
-// answer that the conversation knows to be graded: a critic that was away grades it behind many others. What it does
-// not find stays nil, without error.
+// query. It reads at most maxJudgementReads events of each kind within judgementTimeout, and then, until ctx ends, more
+// for the grade of an answer that the conversation knows to be graded: a critic that was away grades it behind many
+// others. What it does not find stays nil, without error.
 func (g *Gateway) findJudgements(ctx context.Context, session, query string, after uint64, into *judgements) {
-	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
+	soon, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()
-	most := maxJudgementReads
-	search := func(after uint64, stored string, found func() bool) {
-		reads := 0
-		for ev, err := range g.client.EventsFrom(ctx, after+1, stored) {
-			if reads++; err != nil || reads > most {
-				return
-			}
-			if ev.Query != query {
-				continue
-			}
-			if into.add(ev); found() {
-				return
-			}
-		}
-	}
 	critiques := subjects.CritiqueResult.StoredBy(criticAccount)
 	graded := func() bool { return into.grade != nil }
-	search(after, critiques, graded)
-	if !graded() && g.isGraded(ctx, session, query) {
-		most = math.MaxInt
-		search(after, critiques, graded)
-		most = maxJudgementReads
-	}
-	search(after, subjects.PairwiseResult.StoredBy(criticAccount), func() bool { return into.pairwise != nil })
-	at, indexed, err := g.client.AnswerPlace(ctx, query)
+	ungraded := g.searchJudgement(soon, query, after, critiques, maxJudgementReads, into, graded)
+	g.searchJudgement(soon, query, after, subjects.PairwiseResult.StoredBy(criticAccount), maxJudgementReads, into,
+		func() bool { return into.pairwise != nil })
+	at, indexed, err := g.client.AnswerPlace(soon, query)
 	if err == nil && (at.Count > 0 || !indexed) {
-		search(max(after, at.Rated.Seq), subjects.RewardEvent.StoredBy(rewardAccount), func() bool {
-			return indexed && into.reward != nil && into.reward.Count >= at.Count
-		})
+		g.searchJudgement(soon, query, max(after, at.Rated.Seq), subjects.RewardEvent.StoredBy(rewardAccount),
+			maxJudgementReads, into, func() bool {
+				return indexed && into.reward != nil && into.reward.Count >= at.Count
+			})
 	}
+	if !graded() && g.isGraded(ctx, session, query) {
+		g.searchJudgement(ctx, query, ungraded, critiques, math.MaxInt, into, graded)
+	}
+}
+
+// searchJudgement adds the events of query among at most most events of a stored subject behind the sequence after,
+// until found reports true, there are no more, or a read fails. It returns the sequence of the last event that it read,
+// or after.
+func (g *Gateway) searchJudgement(ctx context.Context, query string, after uint64, stored string, most int,
+	into *judgements, found func() bool,
+) (last uint64) {
+	last = after
+	reads := 0
+	for ev, err := range g.client.EventsFrom(ctx, after+1, stored) {
+		if reads++; err != nil || reads > most {
+			break
+		}
+		last = ev.Seq
+		if ev.Query != query {
+			continue
+		}
+		if into.add(ev); found() {
+			break
+		}
+	}
+	return last
 }
 
 // isGraded reports whether the conversation of a session has the critic's grade of an answer.

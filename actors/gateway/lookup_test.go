@@ -139,7 +139,7 @@ func TestGradeIsFoundBehindOthers(t *testing.T) {
 	q := subjects.Query{SessionID: "s", QueryID: "question"}
 	emitStored(w, b.Out("generator").WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, "an answer"))
 	critic := b.Out("critic")
-	inParallel(150, func(i int) {
+	inParallel(120, func(i int) { // more than are read without a known grade
 		other := subjects.Query{SessionID: "s", QueryID: fmt.Sprint("other", i)}
 		if err := actor.Emit(t.Context(), critic.WithIDs("s", other.QueryID), subjects.CritiqueResult,
 			critique(other, "generator", 2)); err != nil {
