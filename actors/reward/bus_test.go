@@ -103,6 +103,7 @@ func (w *busHarness) publishAnswer(role, session, query string) {
 	if err := actor.Emit(w.t.Context(), w.out(role, session, query), subjects.ResponseGeneration, r); err != nil {
 		w.t.Fatal(err)
 	}
+	w.AwaitEvents() // so that events of several authors stay in order
 }
 
 func (w *busHarness) publishFeedback(role string, f subjects.Feedback) {
@@ -110,6 +111,7 @@ func (w *busHarness) publishFeedback(role string, f subjects.Feedback) {
 	if err := actor.Emit(w.t.Context(), w.out(role, "", f.QueryID), subjects.UserFeedback, f); err != nil {
 		w.t.Fatal(err)
 	}
+	w.AwaitEvents() // so that events of several authors stay in order
 }
 
 func nextMessage[T any](w *busHarness, from chan T) (v T) {

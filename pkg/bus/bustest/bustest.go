@@ -113,8 +113,8 @@ func (b *Bus) AwaitEvents() {
 		return
 	}
 	defer nc.Close()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		m, err := nc.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true}`), 10*time.Second)
+	for deadline := time.Now().Add(time.Minute); ; {
+		m, err := nc.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true}`), time.Minute)
 		if err != nil {
 			fail(err)
 			return
