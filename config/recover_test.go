@@ -27,6 +27,12 @@ import (
 	"conclave/subjects"
 )
 
+func TestMain(m *testing.M) {
+	bustest.AllowParallel(6)
+	os.Setenv("GOMEMLIMIT", "off") // each system would set the limit of one for the process
+	os.Exit(m.Run())
+}
+
 // recovery is an installation whose data is damaged between two starts.
 type recovery struct {
 	t    *testing.T
