@@ -25,7 +25,7 @@ const decisionTokens = 512
 // text mode.
 func (t *turn) decide(ctx context.Context) (reply, error) {
 	choices := t.useRecalled(t.choices())
-	if len(choices) == 0 || t.answersFromRecall {
+	if len(choices) == 0 || t.answersFromRecall || t.asksAboutAttachment() {
 		return t.requestAnswer(ctx)
 	}
 	r, err := t.requestDecision(ctx, choices)
@@ -88,6 +88,13 @@ func (t *turn) instructDecision(choices []model.Tool) string {
 		question = firstRunes(question, maxDecided-len(attachedMark)) + attachedMark
 	}
 	return instructDecide(t.lastQuestion(), question, choiceNames(choices))
+}
+
+// asksAboutAttachment reports whether the message is a question that came with a text, which then answers it. A small
+// model that decides without seeing the text looks up the date for "On which day is the meeting?"; orders, such as to
+// put it into the calendar, are decided about, and so is what the answer announced.
+func (t *turn) asksAboutAttachment() bool {
+	return t.hasAttachment() && t.announced == "" && text.IsQuestion(t.question())
 }
 
 // hasAttachment reports whether untrusted content stands in the question's own message.

@@ -345,20 +345,28 @@ func TestShapeOfParameters(t *testing.T) {
 	}
 }
 
-// A decision names the text that came with a question, so that no tool is chosen to look for it.
-func TestDecisionNamesAttachment(t *testing.T) {
+// A question about the text that came with it is answered from it, and the decision about an order names that text.
+func TestDecisionAboutAttachment(t *testing.T) {
 	t.Parallel()
-	for content, want := range map[string]bool{
-		"When is it?": false,
-		"When is it?\n\n[ATTACHMENT: UNTRUSTED 1]\nOn Monday.\n[END OF ATTACHMENT 1]": true,
+	const attached = "\n\n[ATTACHMENT: UNTRUSTED 1]\nOn Monday.\n[END OF ATTACHMENT 1]"
+	for content, want := range map[string]struct{ decides, named bool }{
+		"When is it?":                       {decides: true},
+		"When is it?" + attached:            {},
+		"Put it on my calendar.":            {decides: true},
+		"Put it on my calendar." + attached: {decides: true, named: true},
 	} {
-		a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("On Monday."))
+		replies := []scriptedReply{textReply("On Monday.")}
+		if want.decides {
+			replies = append([]scriptedReply{textReply(`{"choice":"answer"}`)}, replies...)
+		}
+		a, p := newAgent(t, replies...)
 		a.Calls = CallConstrained
 		s, err := RunTurn(t.Context(), a, question(content), Hooks{})
 		wantAnswer(t, s, err, "On Monday.", false)
 		asked := p.asked[0].Messages
-		if strings.Contains(asked[0].Content, attachedExample) != want ||
-			strings.Contains(asked[1].Content, attachedMark+"\n") != want {
+		if decided := len(p.asked) == 2; decided != want.decides ||
+			strings.Contains(asked[0].Content, attachedExample) != want.named ||
+			decided && strings.Contains(asked[1].Content, attachedMark+"\n") != want.named {
 			t.Errorf("%q: %v", content, asked)
 		}
 	}
