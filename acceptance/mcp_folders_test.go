@@ -91,7 +91,7 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 	}
 }
 
-// programFolder returns a folder that programs can search, also when this is root, and a copy of the test binary in it.
+// programFolder returns a folder that programs can search, also when this is root, and the test binary in it.
 // A test on a machine without bubblewrap is skipped, and fails in CI.
 func programFolder(t *testing.T) (base, program string) {
 	t.Helper()
@@ -101,12 +101,22 @@ func programFolder(t *testing.T) (base, program string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
-	own, err := os.ReadFile("/proc/self/exe")
+	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	program = filepath.Join(base, "server")
-	if err := errors.Join(os.Chmod(base, 0o711), os.WriteFile(program, own, 0o755)); err != nil {
+	if err := os.Chmod(base, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if os.Link(own, program) == nil {
+		return base, program
+	}
+	content, err := os.ReadFile(own) // on another file system
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, content, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return base, program
