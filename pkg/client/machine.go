@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/subjects"
 )
@@ -48,15 +47,24 @@ type Witnessed struct {
 // the rest is for clocks that differ.
 const maxWitnessAge = 10 * time.Minute
 
+// witnessAttempts is the number of requests to a witness within readTimeout. A link that breaks loses the requests that
+// it carries, and their replies: the caller would wait for the whole time, although the machine is back within seconds.
+const witnessAttempts = 3
+
 // WitnessHeads returns the heads of the audit log that a machine has copied. c must be connected as the auditor.
 func (c *Client) WitnessHeads(ctx context.Context, machine string) (w Witnessed, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	service, err := subjects.WitnessHead.With(machine)
 	if err != nil {
 		return w, err
 	}
-	reply, err := actor.Ask(ctx, c.out, service, subjects.Empty{})
+	var reply subjects.WitnessHeads
+	for range witnessAttempts {
+		reply, err = request(ctx, c, readTimeout/witnessAttempts, service, subjects.Empty{})
+		var fault *subjects.Fault
+		if !errors.As(err, &fault) || fault.Code != subjects.CodeTimeout || ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
 		return w, err
 	}
