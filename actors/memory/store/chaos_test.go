@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -273,7 +274,7 @@ func TestChaosKillStore(t *testing.T) {
 	if os.Getenv("CONCLAVE_CHAOS") != "" {
 		kills = 200
 	}
-	path := filepath.Join(t.TempDir(), "memory.duckdb")
+	path := filepath.Join(datatest.Dir(t), "memory.duckdb")
 	x := &expected{entries: map[string]*should{}, begun: map[string][]string{}}
 	acts := 0
 	for kill := range kills {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"conclave/pkg/datatest"
 )
 
 // TestLostWritesAreFound damages the files that a crash leaves. A memory that opens has every write, or says that some
@@ -51,7 +53,7 @@ func TestLostWritesAreFound(t *testing.T) {
 		}, "cannot be read", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "memory", "memory.duckdb")
+			path := filepath.Join(datatest.Dir(t), "memory", "memory.duckdb")
 			leave(t, path, files[0], files[1])
 			if err := errors.Join(os.WriteFile(path+countSuffix, files[2], 0o600), tt.damage(path)); err != nil {
 				t.Fatal(err)
@@ -106,7 +108,7 @@ func TestFlippedBytesAreFound(t *testing.T) {
 	for i := range 20 {
 		damaged := append([]byte(nil), intact...)
 		damaged[rng.IntN(len(damaged))] ^= 1 << rng.IntN(8)
-		path := filepath.Join(t.TempDir(), fmt.Sprint(i), "memory.duckdb")
+		path := filepath.Join(datatest.Dir(t), fmt.Sprint(i), "memory.duckdb")
 		leave(t, path, damaged, nil)
 		s, err := Open(t.Context(), path, Options{})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -65,7 +66,7 @@ func TestMigrateSchema1(t *testing.T) {
 	}{{name: "closed", file: "schema1.duckdb"}, {name: "crashed", file: "schema1-crash.duckdb", log: true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			path := filepath.Join(t.TempDir(), "memory.duckdb")
+			path := filepath.Join(datatest.Dir(t), "memory.duckdb")
 			unpackFixture(t, tt.file, path)
 			if tt.log {
 				unpackFixture(t, tt.file+walSuffix, path+walSuffix)
@@ -143,7 +144,7 @@ func checkMigrated(t *testing.T, s *Store) {
 // TestMigrationDropsVectorsWithoutCorpus: such an entry of schema 2 is embedded again, the others keep their vectors.
 func TestMigrationDropsVectorsWithoutCorpus(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "memory.duckdb")
+	path := filepath.Join(datatest.Dir(t), "memory.duckdb")
 	unpackFixture(t, "schema1.duckdb", path)
 	old, err := openWithSteps(t.Context(), path, Options{}, steps[:2])
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"conclave/pkg/datatest"
 )
 
 // crashed is a memory as a crash leaves it: the file, its log, and how long the log was after each write was
@@ -41,7 +43,7 @@ func crashed(t *testing.T, writes int) (file, log []byte, lengths []int) {
 func TestTruncatedLog(t *testing.T) {
 	t.Parallel()
 	file, log, lengths := crashed(t, 8)
-	dir := t.TempDir()
+	dir := datatest.Dir(t)
 	cuts := []int{0, 1, len(log) - 1, len(log), lengths[3] - 1, lengths[3], lengths[3] + 1}
 	for range 9 {
 		cuts = append(cuts, rand.IntN(len(log)))
@@ -90,7 +92,7 @@ func TestLogWithZeroTail(t *testing.T) {
 	t.Parallel()
 	file, log, lengths := crashed(t, 4)
 	for i, at := range []int{len(log), lengths[2], lengths[0]} {
-		path := filepath.Join(t.TempDir(), "memory.duckdb")
+		path := filepath.Join(datatest.Dir(t), "memory.duckdb")
 		leave(t, path, file, append(bytes.Clone(log[:at]), make([]byte, 5000)...))
 		s := openStore(t, path)
 		if n, want := queryCount(t, s, "SELECT count(*) FROM entries"), 2*[]int{4, 3, 1}[i]; n != want {
@@ -111,7 +113,7 @@ func TestDamagedLog(t *testing.T) {
 		{"zeros and one byte at the end", func(b []byte) { clear(b[lengths[4] : len(b)-1]) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "memory.duckdb")
+			path := filepath.Join(datatest.Dir(t), "memory.duckdb")
 			bad := bytes.Clone(log)
 			c.damage(bad)
 			leave(t, path, file, bad)

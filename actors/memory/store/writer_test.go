@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"conclave/pkg/datatest"
 	"conclave/subjects"
 )
 
@@ -291,7 +292,7 @@ func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]int{"for the log": 2 << 20, "for the file": 17 << 20} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "memory.duckdb")
+			path := filepath.Join(datatest.Dir(t), "memory.duckdb")
 			o := startChild(t, "fill", path, limitEnv+"="+strconv.Itoa(most))
 			var stored []string
 			failed := ""
