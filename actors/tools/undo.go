@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -261,7 +262,7 @@ func (t *Tool) serveChanges(_ context.Context, o subjects.ToolOrder, now time.Ti
 		if q.Action == subjects.UndoPurge {
 			reply, err = purgeChanges(store, changeIDs(found))
 		} else {
-			reply, err = undoChanges(store, *o.Change, changeIDs(found), o.Folders, now)
+			reply, err = undoChanges(store, *o.Change, found, o.Folders, now)
 		}
 	}
 	if err != nil {
@@ -313,9 +314,14 @@ func selectChanges(all []undo.Change, s subjects.ChangeSelection) (found []undo.
 		}
 	}
 	switch {
+	case len(found) == 0 && s.ID != "":
+		return nil, subjects.Faultf(subjects.CodeMalformed, "there is no change %s that can be undone; conclave "+
+			"changes lists them", text.OneLine(s.ID, 40))
+	case len(found) == 0 && s.Query+s.Session != "":
+		return nil, subjects.Faultf(subjects.CodeMalformed, "%s has changed nothing that can be undone",
+			text.OneLine(cmp.Or(s.Query, s.Session), 40))
 	case len(found) == 0:
-		return nil, subjects.Faultf(subjects.CodeMalformed, "there is no such change that can be undone; conclave "+
-			"changes lists them")
+		return nil, subjects.Faultf(subjects.CodeMalformed, "there is nothing to undo")
 	case s.ID != "" && slices.ContainsFunc(found, func(c undo.Change) bool { return c.Call != found[0].Call }):
 		return nil, subjects.Faultf(subjects.CodeMalformed, "%s means several changes; write more of the id",
 			text.OneLine(s.ID, 40))
@@ -371,13 +377,23 @@ func listChanges(store *undo.Store, all []undo.Change, q subjects.ChangeQuery) (
 	return list, nil
 }
 
+func touches(c undo.Change, path string) bool {
+	return slices.ContainsFunc(c.Objects, func(o undo.Object) bool { return o.Path == path })
+}
+
 // undoChanges plans an undo, and does it when that is what was ordered and nothing speaks against it.
-func undoChanges(store *undo.Store, o subjects.ChangeOrder, ids []string, f *subjects.FolderRules,
+func undoChanges(store *undo.Store, o subjects.ChangeOrder, changes []undo.Change, f *subjects.FolderRules,
 	now time.Time,
 ) (reply subjects.UndoReply, err error) {
-	q := o.Undo
+	q, ids := o.Undo, changeIDs(changes)
 	if q.Action != subjects.UndoPlan && q.Action != subjects.UndoApply {
 		return reply, subjects.Faultf(subjects.CodeMalformed, "unknown action; choose plan, apply or purge")
+	}
+	for _, path := range q.Only {
+		if !slices.ContainsFunc(changes, func(c undo.Change) bool { return touches(c, path) }) {
+			return reply, subjects.Faultf(subjects.CodeMalformed, "the change has no such file: %s",
+				text.OneLine(path, 200))
+		}
 	}
 	p, err := store.Plan(undo.Selection{IDs: ids, Only: q.Only, Overwrite: q.Overwrite}, f)
 	if err != nil {

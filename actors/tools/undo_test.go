@@ -200,16 +200,23 @@ func TestSelectChanges(t *testing.T) {
 	write("aaaa1", "a")
 	write("aaaa2", "b")
 	write("bbbb1", "c")
-	for name, s := range map[string]subjects.ChangeSelection{
-		"refused: several": {ID: "aaaa"}, "refused: too short": {ID: "bbb"}, "refused: unknown": {ID: "cccc"},
-		"refused: nothing": {}, "refused: another question": {Query: "q2"}, "refused: no session": {Session: "s1"},
+	missing := "there is no change %s that can be undone; conclave changes lists them"
+	for want, q := range map[string]subjects.UndoRequest{
+		"aaaa means several changes; write more of the id": apply(subjects.ChangeSelection{ID: "aaaa"}),
+		fmt.Sprintf(missing, "bbb"):                        apply(subjects.ChangeSelection{ID: "bbb"}), // too short
+		fmt.Sprintf(missing, "cccc"):                       apply(subjects.ChangeSelection{ID: "cccc"}),
+		"there is nothing to undo":                         apply(subjects.ChangeSelection{}),
+		"q2 has changed nothing that can be undone":        apply(subjects.ChangeSelection{Query: "q2"}),
+		"s1 has changed nothing that can be undone":        apply(subjects.ChangeSelection{Session: "s1"}),
+		"the change has no such file: /elsewhere": {
+			ChangeSelection: subjects.ChangeSelection{ID: "bbbb1"}, Action: subjects.UndoPlan, Only: []string{"/elsewhere"},
+		},
 	} {
-		q := apply(s)
 		got := f.order(t, "fs_write", subjects.ToolOrder{Mode: subjects.ModeUndo, Change: &subjects.ChangeOrder{
 			Change: subjects.Change{ID: "undo0"}, Undo: &q,
 		}})
-		if got.Error == nil || got.Error.Code != subjects.CodeMalformed {
-			t.Errorf("%s: %+v", name, got)
+		if got.Error == nil || got.Error.Code != subjects.CodeMalformed || got.Error.Text != want {
+			t.Errorf("%+v, want %s", got, want)
 		}
 	}
 	for _, tt := range []struct {
