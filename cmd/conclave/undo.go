@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
+	"conclave/pkg/undo"
 	"conclave/subjects"
 )
 
@@ -35,11 +37,14 @@ How long a change is kept is a setting: undo in tools.yaml.`,
 				q.ChangeSelection = subjects.ChangeSelection{ID: v[0]}
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				if err := resolveSelection(cmd.Context(), a, c, &q.ChangeSelection); err != nil {
+					return err
+				}
 				list, err := c.Changes(cmd.Context(), q)
 				if err == nil && len(list.Changes) == 0 && !a.JSON {
 					a.Say("no tool has changed a file of yours that can be restored")
 				}
-				return a.Print(list, err, func() { view.Changes(a.Out, list, time.Now()) })
+				return a.Print(list, undoError(err), func() { view.Changes(a.Out, list, time.Now()) })
 			})
 		},
 	}
@@ -79,8 +84,8 @@ stay as they are, and the change can no longer be undone.`,
 			}
 			return a.WithClient(func(c *client.Client) error {
 				r, err := c.Undo(cmd.Context(), q)
-				return a.Print(r, cli.BrokerError("the changes", err), func() {
-					fmt.Fprintf(a.Out, "removed what was kept of %d changes\n", r.Purged)
+				return a.Print(r, undoError(err), func() {
+					fmt.Fprintf(a.Out, "removed what was kept of %s\n", term.Count(r.Purged, "change"))
 				})
 			})
 		},
@@ -147,20 +152,16 @@ is not restored.`,
 // undoChanges shows what an undo would do, asks the user unless yes, and does exactly that. A file that is not restored
 // is an error with exit code 3.
 func undoChanges(ctx context.Context, a *cli.App, c *client.Client, q subjects.UndoRequest, planOnly, yes bool) error {
+	if err := resolveSelection(ctx, a, c, &q.ChangeSelection); err != nil {
+		return err
+	}
 	q.Action = subjects.UndoPlan
 	plan, err := c.Undo(ctx, q)
 	if err != nil {
-		return cli.BrokerError("the changes", err)
-	}
-	refused := func(r subjects.UndoReply) error {
-		if len(r.Refusals) == 0 {
-			return nil
-		}
-		return cli.Fail(cli.ExitDenied, term.Visible(r.Refusals[0].Text), "--partial restores the other files, "+
-			"--overwrite this one too")
+		return undoError(err)
 	}
 	if planOnly || len(plan.Refusals) > 0 && !q.Partial {
-		return cli.FirstError(a.Print(plan, nil, func() { view.Undo(a.Out, plan, false) }), refused(plan))
+		return cli.FirstError(a.Print(plan, nil, func() { view.Undo(a.Out, plan, false) }), refusalError(plan))
 	}
 	if !a.JSON {
 		view.Undo(a.Err, plan, false)
@@ -172,12 +173,61 @@ func undoChanges(ctx context.Context, a *cli.App, c *client.Client, q subjects.U
 	q.Action, q.Plan = subjects.UndoApply, plan.Plan
 	done, err := c.Undo(ctx, q)
 	if err != nil {
-		return cli.BrokerError("the changes", err)
+		return undoError(err)
 	}
 	return cli.FirstError(a.Print(done, nil, func() {
 		view.Undo(a.Out, done, done.Done)
 		if done.Done {
 			a.Say("conclave undo %s takes this back", term.ShortID(done.ID))
 		}
-	}), refused(done))
+	}), refusalError(done))
+}
+
+// refusalError is the error of the first file or change that is not restored, with what restores it or the others; nil
+// when all are.
+func refusalError(r subjects.UndoReply) error {
+	if len(r.Refusals) == 0 {
+		return nil
+	}
+	first, fix := r.Refusals[0], "--partial restores the other files"
+	switch {
+	case first.Reason == undo.ReasonUndone:
+		fix = "conclave undo with the id of that undo takes it back"
+	case first.Path == "":
+		fix = "see conclave changes"
+	case first.Reason == undo.ReasonChanged, first.Reason == undo.ReasonDeleted, first.Reason == undo.ReasonBinary:
+		fix += ", --overwrite this one too"
+	}
+	return cli.Fail(cli.ExitDenied, term.Visible(first.Text), fix)
+}
+
+// resolveSelection completes the ids of a question and of a session that are given by a prefix. One that is not found
+// stays as it is: a call may have named it without a question that was answered.
+func resolveSelection(ctx context.Context, a *cli.App, c *client.Client, s *subjects.ChangeSelection) (err error) {
+	if s.Session != "" {
+		s.Session, _, err = resolveSession(ctx, a, c, s.Session)
+	}
+	if s.Query == "" || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
+	defer cancel()
+	id, err := c.FindQuery(ctx, s.Query)
+	switch {
+	case errors.Is(err, client.ErrNotFound):
+		return nil
+	case err != nil:
+		return queryError(a, s.Query, err)
+	}
+	s.Query = id
+	return nil
+}
+
+// undoError explains a fault of a request about changes. The text of a malformed one says all of it.
+func undoError(err error) error {
+	var f *subjects.Fault
+	if errors.As(err, &f) && f.Code == subjects.CodeMalformed && f.Denial == nil {
+		return errors.New(f.Text)
+	}
+	return cli.BrokerError("the changes", err)
 }
