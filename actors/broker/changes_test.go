@@ -128,6 +128,21 @@ func TestCaptureBeforeCall(t *testing.T) {
 	}
 }
 
+// TestExplainUndoableWithoutSession: the dry run of a call in no session is that of the first question of a new one.
+func TestExplainUndoableWithoutSession(t *testing.T) {
+	t.Parallel()
+	w := newWorkspaceFixture(t, keeperManifest+"high_risk: [fs_write]\n", newKeeper().orderTool)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	v, err := actor.Ask(ctx, w.Out("user"), subjects.PolicyExplain, subjects.ExplainRequest{
+		As: "generator", Tool: "fs_write",
+		Args: json.RawMessage(`{"path":"` + filepath.Join(w.workspace, "a") + `","content":"x"}`),
+	})
+	if err != nil || !v.Allowed {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 // TestUndoOnRecord: the user lists changes and takes them back through the broker, on record, and nobody else can.
 func TestUndoOnRecord(t *testing.T) {
 	t.Parallel()

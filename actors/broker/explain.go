@@ -99,7 +99,8 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	asked := seen.call
 	asked.Usage = withBudgets(b.usage.Peek(out.Now(), b.newAttempt(r, seen)), seen.budgets)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
-		asked.Flow = &policy.Flow{} // without a session the user means a new one
+		// without a session the user means a new one, whose question says nothing yet
+		asked.Flow = (&policy.Flow{}).WithQuestion(asked.Query, "", nil)
 	}
 	if b.isKeeper(known) { // a dry run keeps nothing: it assumes that the state before can be kept
 		asked.Kept = &policy.Kept{
