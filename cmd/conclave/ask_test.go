@@ -58,7 +58,8 @@ func TestAskTerminal(t *testing.T) {
 		dimmed(`tool get_datetime {"timezone":"UTC"}`), dimmed("tool get_datetime: done in 12 ms"),
 		dimmed("And once more."),
 		dimmed("tool get_datetime: denied by layer manifest, rule not_listed: not for you"),
-		dimmed("note: history did not fit"),
+		dimmed("note: history did not fit into the window of the model, so the three oldest of its turns were left " +
+			"out of the prompt"),
 		"\nIt is now.\n", "1 tool call",
 	} {
 		if !strings.Contains(got, want) {

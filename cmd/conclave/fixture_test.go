@@ -264,7 +264,10 @@ var scriptedAnswers = map[string]func(x *turn){
 		}}
 		r.Notes = []subjects.Note{
 			{Code: "repetition", Text: "the same call was refused"},
-			{Code: "trimmed", Text: "history did not fit"},
+			{
+				Code: "trimmed", Text: "history did not fit into the window of the model, so the three oldest of its " +
+					"turns were left out of the prompt",
+			},
 		}
 		x.answer(r)
 	},

@@ -183,6 +183,9 @@ func (m *model) Talk(line string) {
 	m.note("%s", line)
 }
 
+// Note implements [view.Printer].
+func (m *model) Note(line string) { m.Talk(line) }
+
 // PrintBlock implements [view.Printer]: a blank line precedes each block.
 func (m *model) PrintBlock(b markdown.Block, _ bool) {
 	if b.First {

@@ -83,11 +83,18 @@ func (s *screen) Talk(line string) {
 	if !ok || columns < 20 {
 		columns = 200
 	}
+	s.dim(term.Clip(line, columns-1))
+}
+
+// Note implements [Printer]: a dim line on stderr that is not cut.
+func (s *screen) Note(line string) { s.dim(term.Clip(line, 0)) }
+
+func (s *screen) dim(line string) {
 	if term.IsTerminal(s.Err) {
 		s.Interrupt()
 		s.endLine()
 	}
-	s.write(s.Err, term.Dim, term.Clip(line, columns-1)+"\n")
+	s.write(s.Err, term.Dim, line+"\n")
 }
 
 // Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that
@@ -168,7 +175,7 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) {
 		s.Say("%s", term.Paint(s.Err, term.Yellow, DemoNotice))
 	}
 	if r.Error == nil {
-		s.Talk("(" + s.Summarize(r) + "; continue with --continue)")
+		s.Note("(" + s.Summarize(r) + "; continue with --continue)")
 	}
 	if c := grade(); c != nil {
 		s.Talk(GradeLine(*c))

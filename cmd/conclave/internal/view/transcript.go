@@ -16,8 +16,11 @@ import (
 type Printer interface {
 	// PrintBlock prints a complete block of the answer; begins is true for the first one of a text.
 	PrintBlock(b markdown.Block, begins bool)
-	// Talk prints one line about the answer. It must call [Transcript.Interrupt] before, where both share a terminal.
+	// Talk prints one line of progress, which may be cut. It must call [Transcript.Interrupt] before, where both share
+	// a terminal.
 	Talk(line string)
+	// Note prints a whole line about the answer, like Talk.
+	Note(line string)
 }
 
 // Transcript is what a terminal shows of a question on its way to the answer. Deltas can be lost, so the shown text is
@@ -141,7 +144,7 @@ func (t *Transcript) holdNote(n subjects.Note) {
 // PrintNotes prints the notes that were held back.
 func (t *Transcript) PrintNotes() {
 	for _, n := range t.held {
-		t.to.Talk("note: " + cmp.Or(n.Text, n.Code))
+		t.to.Note("note: " + cmp.Or(n.Text, n.Code))
 	}
 	t.held = nil
 }
