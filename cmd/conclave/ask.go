@@ -342,6 +342,12 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	if f := diskFault(a); f != nil {
 		return diskError(f)
 	}
+	if q.Session != "" {
+		full, err := c.FindSession(ctx, q.Session)
+		if err == nil && len(full) == len(actor.NewID()) {
+			q.Session = full // the beginning of another name is a name of its own
+		}
+	}
 	if o.retry {
 		if q.Text, err = a.RetryQuestion(ctx, c, q.Session); err != nil {
 			return err
