@@ -145,6 +145,7 @@ func normalizeOutput(s string) string {
 		{`\b[0-9a-f]{4}\b|\b[0-9a-f]{24,}\b`, "ID"},
 		{`\d+ (records|messages|chains|record|message|chain)`, "N"},
 		{`broker/\d+`, "broker/N"},
+		{`(/[\w.-]+)+/notes/`, "~/notes/"},
 	} {
 		s = regexp.MustCompile(r.pattern).ReplaceAllString(s, r.with)
 	}

@@ -43,6 +43,9 @@ func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 	case l.undoable || c.IsUndoable():
 		return Pass()
 	case slices.Contains(l.High, name):
+		if f := c.obeyedFile(); c.Kept != nil && f != "" {
+			return Ask(ruleHighRisk, describeObeyed(name, f))
+		}
 		return Ask(ruleHighRisk, name+" is high-risk, so it needs your approval")
 	case !c.Tool.Known || !c.Tool.Effects.declared:
 		return Ask(ruleHighRisk, "nobody has declared what "+name+" does, so it needs your approval")

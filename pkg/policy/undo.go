@@ -153,6 +153,10 @@ func judgeObeyed(c Call) []Verdict {
 	if file == "" || !c.Tool.Has(Mutate) {
 		return nil
 	}
-	return []Verdict{Ask(ruleObeyed, fmt.Sprintf("%s%s would change %s, which something runs, trusts or shares later",
-		c.After(), c.Tool.Name, quote(file)))}
+	return []Verdict{Ask(ruleObeyed, c.After()+describeObeyed(c.Tool.Name, file))}
+}
+
+// describeObeyed is the reason to ask about a change of a file that gains power later.
+func describeObeyed(tool, file string) string {
+	return fmt.Sprintf("%s would change %s, which something runs, trusts or shares later", tool, quote(file))
 }

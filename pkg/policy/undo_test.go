@@ -218,6 +218,11 @@ func TestObeyedFilesAsk(t *testing.T) {
 		if !c.Flow.IsTainted() && c.IsUndoable() {
 			t.Errorf("%s runs without a question in a session without untrusted content", path)
 		}
+		for _, q := range undoChain.Decide(t.Context(), c).Asks() {
+			if q.Rule == ruleHighRisk && !strings.Contains(q.Reason, "which something runs, trusts or shares later") {
+				t.Errorf("%s: %s", path, q.Reason)
+			}
+		}
 	}
 	for _, path := range []string{
 		"/home/me/notes/kitchen.md", "/home/me/calendar.ics", "/home/me/projects/go/main.go", "/tmp/x/report.txt",
