@@ -30,6 +30,7 @@ type setupFlags struct {
 	searchURL string // of SearXNG
 	ollamaURL string // "" = leave as it is
 	service   bool
+	wrote     bool // a settings file was changed
 }
 
 // searchProviders are the values of --search.
@@ -82,7 +83,7 @@ settings; work in progress is finished first.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.model, "model", "", "`model` to pull and use; auto for one that fits")
-	f.StringVar(&o.search, "search", "", "web search: searxng, brave, tavily or none")
+	f.StringVar(&o.search, "search", "", "web search: "+strings.Join(searchProviders[:4], ", ")+" or none")
 	f.StringVar(&o.searchURL, "search-url", "", "`URL` of SearXNG")
 	f.StringVar(&o.ollamaURL, "ollama-url", "", "`URL` of Ollama")
 	f.BoolVar(&o.service, "service", false, "install and start the systemd user service")
@@ -111,7 +112,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		o.ollamaURL = m.Elsewhere
 	}
 	if o.ollamaURL != "" {
-		if err := changeSettings(a, "models.yaml", fileSetting{[]string{"ollama", "url"}, o.ollamaURL}); err != nil {
+		if err := o.changeSettings(a, "models.yaml", fileSetting{[]string{"ollama", "url"}, o.ollamaURL}); err != nil {
 			return err
 		}
 		if cfg, err = userconfig.Load(a, nil); err != nil {
@@ -145,7 +146,7 @@ const restartTimeout = 90 * time.Second
 
 // apply has a running system use the changed settings, and installs the service.
 func (o setupFlags) apply(ctx context.Context, a *cli.App) error {
-	if r, err := a.Home.ReadRunning(); err == nil && o.ollamaURL+o.model+o.search != "" {
+	if r, err := a.Home.ReadRunning(); err == nil && o.wrote {
 		ctx, cancel := context.WithTimeout(ctx, restartTimeout)
 		defer cancel()
 		switch err := a.Home.Restart(ctx); {
@@ -215,7 +216,9 @@ func lookAtMachine(ctx context.Context, cfg config.Config) setup.Machine {
 }
 
 // setModel pulls a model unless Ollama has it, makes it the assistant's and tests it.
-func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config, m setup.Machine) (*setup.Test, error) {
+func (o *setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config, m setup.Machine) (*setup.Test,
+	error,
+) {
 	name := o.model
 	switch {
 	case name == "auto" && m.Suggested == nil:
@@ -239,7 +242,7 @@ func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config,
 		}
 	}
 	if cfg.Models.Roles[subjects.RoleAssistant] != name {
-		if err := changeSettings(a, "models.yaml", fileSetting{[]string{"roles", "assistant"}, name}); err != nil {
+		if err := o.changeSettings(a, "models.yaml", fileSetting{[]string{"roles", "assistant"}, name}); err != nil {
 			return nil, err
 		}
 	}
@@ -250,7 +253,7 @@ func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config,
 }
 
 // setSearch chooses the web search.
-func (o setupFlags) setSearch(a *cli.App) error {
+func (o *setupFlags) setSearch(a *cli.App) error {
 	changes := []fileSetting{{[]string{"provider"}, o.search}}
 	switch {
 	case o.searchURL != "":
@@ -261,7 +264,7 @@ func (o setupFlags) setSearch(a *cli.App) error {
 	case o.search == "brave", o.search == "tavily":
 		a.Say("store the key: %s secret set %s_api_key", a.Program(), o.search)
 	}
-	return changeSettings(a, "web_search.yaml", changes...)
+	return o.changeSettings(a, "web_search.yaml", changes...)
 }
 
 // fileSetting is a field of a settings file and its new value, which is text.
@@ -271,7 +274,7 @@ type fileSetting struct {
 }
 
 // changeSettings changes fields of a settings file, see [config.EditFile].
-func changeSettings(a *cli.App, name string, changes ...fileSetting) error {
+func (o *setupFlags) changeSettings(a *cli.App, name string, changes ...fileSetting) error {
 	changed, err := config.EditFile(a.Home.Config, name, func(data []byte, path string) (_ []byte, err error) {
 		for _, c := range changes {
 			if data, err = strict.SetValue(data, path, c.keys, c.value, true); err != nil {
@@ -283,6 +286,7 @@ func changeSettings(a *cli.App, name string, changes ...fileSetting) error {
 		return data, nil
 	})
 	if changed && err == nil {
+		o.wrote = true
 		a.Say("wrote %s", filepath.Join(a.Home.Config, name))
 	}
 	return err
@@ -332,6 +336,6 @@ func showWelcome(ctx context.Context, a *cli.App) error {
 	if err != nil || !yes {
 		return err
 	}
-	_, err = setupFlags{model: m.Suggested.Name}.setModel(ctx, a, cfg, m)
+	_, err = (&setupFlags{model: m.Suggested.Name}).setModel(ctx, a, cfg, m)
 	return err
 }

@@ -109,6 +109,9 @@ func TestSetupOfARunningSystem(t *testing.T) {
 	if said := setup(); !strings.Contains(said, "conclave has started anew with these settings") {
 		t.Errorf("a system runs: %s", said)
 	}
+	if said := setup(); strings.Contains(said, "anew") {
+		t.Errorf("no setting changed: %s", said)
+	}
 	if said := p.run(cli.ExitOK, "conclave", "ask", "What is the capital of Peru?"); !strings.Contains(said,
 		"I am a model.") {
 		t.Errorf("after setup: %s", said)
