@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -54,10 +55,21 @@ func NoArgs(cmd *cobra.Command, v []string) error {
 		hint, cmd.CommandPath())
 }
 
+// flagKinds is what the values of flags are, by the types of pflag whose own errors name functions of Go.
+var flagKinds = map[string]string{
+	"int": "a number", "int64": "a number", "uint": "a number", "uint64": "a number", "float64": "a number",
+	"bool": "true or false", "duration": "a duration such as 90s or 10m",
+}
+
 // BadFlag makes a usage error of any error in the flags. For an unknown long flag it suggests the closest one of the
 // command.
 func BadFlag(cmd *cobra.Command, err error) error {
 	hint := ""
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if kind := flagKinds[bad.GetFlag().Value.Type()]; kind != "" {
+			return Usage("--%s: %s is not %s", bad.GetFlag().Name, bad.GetValue(), kind)
+		}
+	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
