@@ -68,6 +68,9 @@ func (a *App) ResolveFolders() error {
 	if a.Home.Data, err = filepath.Abs(a.Home.Data); err != nil {
 		return err
 	}
+	if info, err := os.Stat(a.Home.Data); err == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR) {
+		return Usage("the data folder %s is not a folder: choose another one with --data", a.Home.Data)
+	}
 	if a.Home.Config, err = filepath.Abs(a.Home.Config); err != nil {
 		return err
 	}
