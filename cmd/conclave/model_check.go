@@ -82,6 +82,10 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 		return cli.Fail(cli.ExitAbsent, "there is only the built-in demo model, which is no language model",
 			"run ollama serve, then "+x.Program()+" model pull")
 	}
+	isNamed := func(m subjects.ModelInfo) bool { return isSameModel(m.Name, x.model) }
+	if x.model != "" && !slices.ContainsFunc(list.Models, isNamed) {
+		return cli.Fail(cli.ExitAbsent, "there is no model "+x.model, "choose one from "+x.Program()+" model list")
+	}
 	stored, err := c.Watch(ctx, subjects.MemoryStored.Name, 0)
 	if err != nil {
 		return err
@@ -100,7 +104,7 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 	list, err = c.Models(ctx)
 	if err == nil {
 		for _, m := range list.Models {
-			if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(name, ":latest") {
+			if isSameModel(m.Name, name) {
 				x.add("speed", doctor.LevelOK, name+": "+term.Speeds(m.PromptSpeed, m.OutputSpeed)+" tokens/s")
 			}
 		}
@@ -116,6 +120,10 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 			"from "+x.Program()+" model list")
 	}
 	return err
+}
+
+func isSameModel(a, b string) bool {
+	return strings.TrimSuffix(a, ":latest") == strings.TrimSuffix(b, ":latest")
 }
 
 // add adds a check and, without --json, prints it.
