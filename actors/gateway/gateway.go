@@ -283,8 +283,8 @@ func openListener(ctx context.Context, addr string) (net.Listener, error) {
 	case err == nil:
 		return ln, nil
 	case isPortTaken(err):
-		return nil, fmt.Errorf("listening on %s: %w; stop it, or set gateway.listen to another one (port 0 takes any "+
-			"that is free)", addr, ErrPortTaken)
+		return nil, fmt.Errorf("listening on %s: %w; stop it, or choose another with --api-port or gateway.listen "+
+			"(port 0 takes any that is free)", addr, ErrPortTaken)
 	case isPermissionDenied(err):
 		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one "+
 			"above 1023: %w", addr, err)

@@ -59,6 +59,13 @@ func TestPortTaken(t *testing.T) {
 		!strings.Contains(up.stderr.String(), "address already in use: choose another with --listen") {
 		t.Errorf("%d, %v, %s", code, err, up.stderr)
 	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	up = p.begin("conclave", "up", "--api-port", port)
+	if code, err := up.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(up.stderr.String(),
+		"conclave: starting gateway: listening on "+l.Addr().String()+": another program has this port; stop it, or choose "+
+			"another with --api-port or gateway.listen (port 0 takes any that is free)\n") {
+		t.Errorf("%d, %v, %s", code, err, up.stderr)
+	}
 }
 
 // TestHangingSessionBus starts the program where the desktop's session bus takes connections and never answers. Nothing

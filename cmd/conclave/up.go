@@ -19,7 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/doctor"
 	"conclave/cmd/conclave/internal/term"
@@ -219,8 +218,6 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	}}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
-	case errors.Is(err, gateway.ErrPortTaken):
-		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --api-port, or --api-port 0 for any free one")
 	case errors.Is(err, bus.ErrPortTaken):
 		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any "+
 			"free one")

@@ -135,7 +135,8 @@ func TestStartErrors(t *testing.T) {
 			}
 			s, err := actor.Supervise(t.Context(), tt.spec, b.Dial, actor.Config{})
 			if s != nil || err == nil || tt.want != nil && !errors.Is(err, tt.want) ||
-				!strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), tt.spec.Name) {
+				!strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), tt.spec.Name) ||
+				strings.Count(err.Error(), "starting") != 1 {
 				t.Fatalf("%v, want %v with %q", err, tt.want, tt.words)
 			}
 			// Nothing of it is left that would answer.

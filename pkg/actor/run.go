@@ -162,7 +162,7 @@ func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *H
 	}
 	if s, ok := a.(Starter); ok {
 		if err := recoverPanic(func() error { return s.Start(ctx, r.out) }); err != nil {
-			return nil, fmt.Errorf("starting %s: %w", a.Name(), err)
+			return nil, err
 		}
 	}
 	return r, nil

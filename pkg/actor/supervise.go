@@ -134,7 +134,7 @@ func (s *Supervised) superviseRuns(ctx context.Context, r *running, dial Dial, c
 				reply <- nil
 				continue
 			}
-			reply <- err
+			reply <- fmt.Errorf("starting %s: %w", s.Spec.Name, err)
 			cause, stopped = err, true
 		}
 		if !stopped {
