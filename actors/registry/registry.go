@@ -287,7 +287,7 @@ func applyChange(list []subjects.Principal, c subjects.PrincipalChange, now time
 	case subjects.CheckToken(c.Principal.Name) != nil:
 		return nil, errors.New("the name of the principal is not valid")
 	case at < 0:
-		return nil, fmt.Errorf("no principal is named %s; see conclave principal list", c.Principal.Name)
+		return nil, fmt.Errorf("no principal is named %s", c.Principal.Name)
 	case c.Action == subjects.PrincipalRevoke:
 		list = slices.Delete(list, at, at+1)
 	case c.Action == subjects.PrincipalUpdate && list[at].Kind != subjects.ToolPrincipal:
