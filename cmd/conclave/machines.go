@@ -120,8 +120,8 @@ func printInvitation(ctx context.Context, a *cli.App, q subjects.MachineInvite, 
 		if a.JSON {
 			return a.PrintJSON(invitation{q.Machine, got.Actors, address, q.Expires.UTC(), text})
 		}
-		a.Say("%s may run %s. Run conclave join - on that machine within %s, and paste this token, which is a "+
-			"secret:\n", q.Machine, strings.Join(got.Actors, ", "), f.expires)
+		a.Say("%s may run %s. Run conclave join - on that machine before %s, and paste this token, which is a "+
+			"secret:\n", q.Machine, strings.Join(got.Actors, ", "), term.Stamp(q.Expires))
 		if _, err := fmt.Fprintln(a.Out, text); err != nil {
 			return err
 		}
