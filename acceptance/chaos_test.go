@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,7 +129,7 @@ type killedProcess struct {
 
 func newKilledProcess(t *testing.T, names string) *killedProcess {
 	t.Helper()
-	v := &killedProcess{t: t, names: names, home: newHome(t), listen: freePort(t)}
+	v := &killedProcess{t: t, names: names, home: newHome(t), listen: bustest.ReservePort(t)}
 	t.Cleanup(func() {
 		if v.cmd != nil {
 			v.kill()
@@ -140,24 +139,6 @@ func newKilledProcess(t *testing.T, names string) *killedProcess {
 		}
 	})
 	return v
-}
-
-// freePort finds a port that is free now and that nobody is given by chance: below those that the system hands out.
-// Clients that knock at a port of that kind while its owner is dead may end up connected to themselves.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15000+rand.Intn(15000)))
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return l.Addr().String()
-	}
-	t.Fatal("no free port")
-	return ""
 }
 
 func (v *killedProcess) start() {

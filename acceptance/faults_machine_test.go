@@ -49,7 +49,7 @@ var machineFaults = []fault{
 func (h *faultHarness) startJoinedMachine(t *testing.T, address string, script scriptserver.Script) *faultProcess {
 	t.Helper()
 	link := bustest.StartLink(t, address)
-	token, _ := inviteMachine(t, h.server.dialBus(),
+	token := inviteMachine(t, h.server.dialBus(),
 		subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model"}})
 	token.Address = link.Addr()
 	home := newHome(t)

@@ -220,7 +220,7 @@ func newFaultHarness(t *testing.T, seed int64) *faultHarness {
 			Reply: scriptserver.Reply{Content: "There is no tool."},
 		},
 	}}
-	model, machines := modeltest.New(t, script), freePort(t)
+	model, machines := modeltest.New(t, script), bustest.ReservePort(t)
 	configure := h.server.home.Data + "-config"
 	if err := os.MkdirAll(configure, 0o700); err != nil {
 		t.Fatal(err)

@@ -33,8 +33,8 @@ func dialClient(t testing.TB, b *bus.Bus, role string) *client.Client {
 	return c
 }
 
-// inviteMachine returns a token for a machine, and the address that the hub listens on.
-func inviteMachine(t testing.TB, b *bus.Bus, q subjects.MachineInvite) (machine.Token, string) {
+// inviteMachine returns a token for a machine.
+func inviteMachine(t testing.TB, b *bus.Bus, q subjects.MachineInvite) machine.Token {
 	t.Helper()
 	id, secret, err := machine.NewSecret()
 	if err != nil {
@@ -49,7 +49,7 @@ func inviteMachine(t testing.TB, b *bus.Bus, q subjects.MachineInvite) (machine.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return machine.Token{Address: got.Listen, Pin: pin, ID: id, Secret: secret}, got.Listen
+	return machine.Token{Address: got.Listen, Pin: pin, ID: id, Secret: secret}
 }
 
 // joinMachine joins with a token, in a folder that may have joined before.
@@ -134,9 +134,9 @@ func callUntilOK(t testing.TB, b *bus.Bus) {
 func TestMachineServesHub(t *testing.T) {
 	t.Parallel()
 	hubHome, home := newHome(t), newHome(t)
-	hub := up(t, settings(t, "system.machines.listen", "127.0.0.1:0", "web_search.provider", "none"), hubHome,
-		hubActors...)
-	token, address := inviteMachine(t, hub.Bus,
+	address := bustest.ReservePort(t) // the hub restarts
+	hub := up(t, settings(t, "system.machines.listen", address, "web_search.provider", "none"), hubHome, hubActors...)
+	token := inviteMachine(t, hub.Bus,
 		subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime", "web_search", "witness"}})
 	if err := joinMachine(t, home, token); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestMachineServesHub(t *testing.T) {
 	if out, err := exec.Command("cp", "-a", home.Data, oldKeys.Data).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	rotation, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
+	rotation := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
 	down(t, box)
 	if err := joinMachine(t, home, rotation); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestMachineServesHub(t *testing.T) {
 	expectNoLink(t, oldKeys)
 
 	user = dialClient(t, hub.Bus, "user") // of the hub that was started again
-	late, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
+	late := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
 	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{
 		Action:    subjects.PrincipalRevoke,
 		Principal: subjects.Principal{Name: "gpu-box"},
@@ -262,7 +262,7 @@ func TestChaosMachineCallLatency(t *testing.T) {
 	}
 	home := newHome(t)
 	remote := up(t, settings(t, "system.machines.listen", "127.0.0.1:0"), newHome(t), hubActors...)
-	token, _ := inviteMachine(t, remote.Bus,
+	token := inviteMachine(t, remote.Bus,
 		subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime"}})
 	if err := joinMachine(t, home, token); err != nil {
 		t.Fatal(err)

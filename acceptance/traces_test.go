@@ -238,7 +238,7 @@ func TestTraceOverMachine(t *testing.T) {
 				return a == "tools" || a == "gateway"
 			})...)
 			home := newHome(t)
-			token, _ := inviteMachine(t, hub.Bus,
+			token := inviteMachine(t, hub.Bus,
 				subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model", "get_datetime"}})
 			if err := joinMachine(t, home, token); err != nil {
 				t.Fatal(err)

@@ -52,7 +52,7 @@ func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	if _, err := keys.Ensure(lasting); err != nil {
 		t.Fatal(err)
 	}
-	cfg := bus.ServerConfig{Store: filepath.Join(b.Dir, "jetstream")}
+	cfg := bus.ServerConfig{Store: filepath.Join(b.Dir, "jetstream"), Listen: ReservePort(t)} // it may restart
 	for _, c := range configure {
 		c(&cfg)
 	}
