@@ -230,7 +230,7 @@ func TestAgentProtocol(t *testing.T) {
 	})
 	t.Run("a silent prompt is kept alive, and ends at its timeout", func(t *testing.T) {
 		s := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.silent", []byte("wait"), subjects.HeaderDeadline,
-			formatMillis(time.Now().Add(4*time.Second)))
+			formatMillis(time.Now().Add(7*time.Second)))
 		<-f.asked
 		for range 3 {
 			if c, code := s.next(); c != (chunk{"status", "ack"}) {

@@ -375,7 +375,7 @@ func testAskInVain(t *testing.T, b *bustest.Bus) {
 		}
 		return r.Header.Get(subjects.HeaderErrCode), r.Header.Get(subjects.HeaderErrText)
 	}
-	if code, text := fault(formatMillis(time.Now().Add(2 * time.Second))); code != subjects.CodeTimeout ||
+	if code, text := fault(formatMillis(time.Now().Add(5 * time.Second))); code != subjects.CodeTimeout ||
 		!strings.Contains(text, "is still running") {
 		t.Errorf("%s %s", code, text)
 	}

@@ -260,9 +260,7 @@ func TestClientLimits(t *testing.T) {
 	phone, phoneToken := newClient("phone", time.Unix(1, 0))
 	camera, cameraToken := newClient("camera", time.Unix(1, 0))
 	startActor(t, b, registry)
-	w := startGateway(t, b, setup{Config: gateway.Config{MaxWaiting: 8}, change: func(g *gateway.Gateway) {
-		g.SetBodyTimeout(testTimeout)
-	}})
+	w := startGateway(t, b, setup{Config: gateway.Config{MaxWaiting: 8}})
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 	})

@@ -71,6 +71,11 @@ func (g *Gateway) SetBodyTimeout(d time.Duration) { g.bodyTimeout = d }
 // SetOutcomeTimeout sets how long feedback waits for its reward.
 func (g *Gateway) SetOutcomeTimeout(d time.Duration) { g.outcomeTimeout = d }
 
+// SetModelTimes sets how long a request for the state of the model may take, and how long that is cached.
+func (g *Gateway) SetModelTimes(timeout, cached time.Duration) {
+	g.modelTimeout, g.modelCacheTime = timeout, cached
+}
+
 // IsOfRespondentB calls isOfRespondentB.
 func IsOfRespondentB(ev Event) bool {
 	return isOfRespondentB(client.Event{Subject: ev.Subject, From: ev.From, Body: ev.Payload})

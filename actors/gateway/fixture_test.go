@@ -110,6 +110,7 @@ func startGateway(t testing.TB, b *bustest.Bus, with setup) *fixture {
 		actor.Spec{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			w.nc = nc
 			w.gw = gateway.New(cfg, nc)
+			w.gw.SetBodyTimeout(testTimeout)
 			if with.change != nil {
 				with.change(w.gw)
 			}

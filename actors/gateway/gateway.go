@@ -73,6 +73,8 @@ type Gateway struct {
 	bodyTimeout     time.Duration
 	outcomeTimeout  time.Duration
 	sessionsTimeout time.Duration
+	modelTimeout    time.Duration
+	modelCacheTime  time.Duration
 	criticLate      atomic.Bool                  // see [Gateway.waitForGrade]
 	answerTimes     recentMap[string, time.Time] // of the latest answers, to measure the critic
 	clients         clientLimits
@@ -101,6 +103,7 @@ func New(cfg Config, link Link) *Gateway {
 	g := &Gateway{
 		cfg: cfg, link: link, events: client.NewFeed(), Version: "dev",
 		bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout, sessionsTimeout: sessionsTimeout,
+		modelTimeout: modelTimeout, modelCacheTime: modelCacheTime,
 	}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)

@@ -670,7 +670,10 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.Version = "1.2.3" }})
+			w := startGateway(t, b, setup{change: func(g *gateway.Gateway) {
+				g.Version = "1.2.3"
+				g.SetModelTimes(testTimeout, time.Hour)
+			}})
 			m := &modelActor{}
 			if tt.list != nil {
 				m.list = *tt.list

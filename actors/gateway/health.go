@@ -71,11 +71,11 @@ func (c *cached[T]) get(now func() time.Time, read func() (T, time.Duration, err
 // model for the role assistant is an error.
 func (g *Gateway) assistantModel(ctx context.Context) (*ModelHealth, error) {
 	return g.models.get(g.out.Now, func() (*ModelHealth, time.Duration, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.modelTimeout)
 		defer cancel()
 		list, err := actor.Ask(ctx, g.out, subjects.ModelListService, subjects.Empty{})
 		if err != nil {
-			return nil, modelCacheTime, fmt.Errorf("model: %w", err)
+			return nil, g.modelCacheTime, fmt.Errorf("model: %w", err)
 		}
 		for _, r := range list.Roles {
 			if r.Role == subjects.RoleAssistant {
@@ -83,10 +83,10 @@ func (g *Gateway) assistantModel(ctx context.Context) (*ModelHealth, error) {
 				host, _, qualified := strings.Cut(r.Model, "/")
 				m.onMachine = qualified && slices.ContainsFunc(list.Machines,
 					func(o subjects.ModelMachine) bool { return o.Name == host })
-				return m, modelCacheTime, nil
+				return m, g.modelCacheTime, nil
 			}
 		}
-		return nil, modelCacheTime, errors.New("model: no model has the role assistant; set one in models.yaml")
+		return nil, g.modelCacheTime, errors.New("model: no model has the role assistant; set one in models.yaml")
 	})
 }
 
@@ -127,7 +127,7 @@ func (g *Gateway) describeOtherDamage(ctx context.Context) []string {
 		return nil
 	}
 	lines, _ := g.otherDamage.get(g.out.Now, func() (lines []string, _ time.Duration, err error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.modelTimeout)
 		defer cancel()
 		for _, name := range []string{memoryAccount, subjects.Registry} {
 			pings, failed := g.client.Ping(ctx, name)
@@ -138,7 +138,7 @@ func (g *Gateway) describeOtherDamage(ctx context.Context) []string {
 				}
 			}
 		}
-		return lines, modelCacheTime, err
+		return lines, g.modelCacheTime, err
 	})
 	return lines
 }

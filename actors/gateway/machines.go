@@ -54,10 +54,10 @@ func (g *Gateway) onMachines(ctx context.Context, _ *http.Request) (any, error) 
 // a registry, as with some actors alone, there are none.
 func (g *Gateway) describeLinks(ctx context.Context) []string {
 	lines, _ := g.links.get(g.out.Now, func() ([]string, time.Duration, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.modelTimeout)
 		defer cancel()
 		all, err := g.client.Machines(ctx)
-		return client.DescribeLinks(all), modelCacheTime, err
+		return client.DescribeLinks(all), g.modelCacheTime, err
 	})
 	return lines
 }
