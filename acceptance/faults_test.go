@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand"
 	"os"
 	"path"
@@ -496,7 +497,7 @@ func (h *faultHarness) check(total *faultCounts) {
 	h.server.kill()
 	lines := map[string]int{}
 	data, err := os.ReadFile(h.file)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no call reached the tool while its broker was away
 		h.t.Error(err)
 	}
 	for l := range strings.Lines(string(data)) {
