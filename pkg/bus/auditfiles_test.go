@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
@@ -189,7 +188,7 @@ func serveAudit(t *testing.T, data string) (counted, readable int) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	m, err := nc.Request(bus.AuditAPI+".STREAM.INFO."+subjects.Audit, nil, 5*time.Second)
+	m, err := nc.Request(bus.AuditAPI+".STREAM.INFO."+subjects.Audit, nil, testTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

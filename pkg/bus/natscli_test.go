@@ -26,7 +26,7 @@ func TestNATSCommandLineIsAnswered(t *testing.T) {
 		nc := b.Connect(role, nats.CustomInboxPrefix(subjects.CLIInboxPrefix))
 		for _, subject := range []string{prefix + ".STREAM.LIST", prefix + ".STREAM.NAMES", prefix +
 			".INFO", "$SYS.REQ.USER.INFO"} {
-			m, err := nc.Request(subject, nil, 5*time.Second)
+			m, err := nc.Request(subject, nil, testTimeout)
 			var reply struct {
 				Error any `json:"error"`
 			}
@@ -42,7 +42,7 @@ func TestNATSCommandLineIsAnswered(t *testing.T) {
 		if err := nc.Publish(own, []byte("ping")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sub.NextMsg(5 * time.Second); err != nil {
+		if _, err := sub.NextMsg(testTimeout); err != nil {
 			t.Errorf("%s: its own inbox: %v", role, err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestInboxOfOtherProgramIsDenied(t *testing.T) {
 			if !errors.Is(err, nats.ErrPermissionViolation) {
 				t.Error(err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(testTimeout):
 			t.Errorf("%s may publish to the inbox of another program", role)
 		}
 	}

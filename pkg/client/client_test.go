@@ -272,7 +272,7 @@ func TestWatchReplaysThenFollows(t *testing.T) {
 	state := with(t, subjects.AgentStateEvent, "generator")
 	emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "ONE"})
 	emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "TWO"})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w, err := f.c.Watch(ctx, "agent.>", 1)
 	if err != nil {

@@ -49,7 +49,7 @@ func newScript(r scriptserver.Reply) scriptserver.Script {
 
 func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return model.Collect(b.Chat(ctx, r))
 }

@@ -42,7 +42,7 @@ const question = `{"model":"m","messages":[{"role":"user","content":"hi"}],"opti
 // post sends a chat as bare bytes and returns the reply as bare bytes: what is on the wire is what is tested here.
 func post(t *testing.T, url, more string) (status int, body []byte, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return postTo(ctx, url+"/api/chat", fmt.Sprintf(question, more))
 }
@@ -385,7 +385,7 @@ func TestCloseEndsHangingRequests(t *testing.T) {
 // until polls a condition.
 func until(t *testing.T, met func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !met(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !met(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not come to that")
 		}
