@@ -209,7 +209,8 @@ func TestSelectChanges(t *testing.T) {
 		"q2 has changed nothing that can be undone":        apply(subjects.ChangeSelection{Query: "q2"}),
 		"s1 has changed nothing that can be undone":        apply(subjects.ChangeSelection{Session: "s1"}),
 		"the change has no such file: /elsewhere": {
-			ChangeSelection: subjects.ChangeSelection{ID: "bbbb1"}, Action: subjects.UndoPlan, Only: []string{"/elsewhere"},
+			ChangeSelection: subjects.ChangeSelection{ID: "bbbb1"}, Action: subjects.UndoPlan,
+			Only: []string{"/elsewhere"},
 		},
 	} {
 		got := f.order(t, "fs_write", subjects.ToolOrder{Mode: subjects.ModeUndo, Change: &subjects.ChangeOrder{

@@ -62,8 +62,8 @@ func TestPortTaken(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	up = p.begin("conclave", "up", "--api-port", port)
 	if code, err := up.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(up.stderr.String(),
-		"conclave: starting gateway: listening on "+l.Addr().String()+": another program has this port; stop it, or choose "+
-			"another with --api-port or gateway.listen (port 0 takes any that is free)\n") {
+		"conclave: starting gateway: listening on "+l.Addr().String()+": another program has this port; stop it, or "+
+			"choose another with --api-port or gateway.listen (port 0 takes any that is free)\n") {
 		t.Errorf("%d, %v, %s", code, err, up.stderr)
 	}
 }
