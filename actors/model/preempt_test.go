@@ -525,6 +525,7 @@ func TestBusPreemption(t *testing.T) {
 			if g := <-grade; g.err != nil || g.text != "[RESULT] 4" || g.pieces != 1 {
 				t.Errorf("%+v", g)
 			}
+			waitFor(t, "the server notices each end", func() bool { return w.srv.Stats().Running == 0 })
 			if c := w.srv.Stats(); c.Cancelled != 2 || c.Finished != 3 {
 				t.Errorf("%+v", c)
 			}
