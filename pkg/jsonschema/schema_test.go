@@ -197,9 +197,9 @@ func TestUnsupportedSchemaIsRejected(t *testing.T) {
 		{"trick: keyword of kilobytes", `{"` + strings.Repeat("x", 5000) + `":1}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var cache jsonschema.Cache
+			var cache jsonschema.Cache[*jsonschema.Schema]
 			for range 2 { // the second time from the cache
-				if _, err := cache.Compile([]byte(tt.schema)); err == nil || len(err.Error()) > 200 {
+				if _, err := cache.Get([]byte(tt.schema), jsonschema.Compile); err == nil || len(err.Error()) > 200 {
 					t.Errorf("error %v, want a short one", err)
 				}
 			}
@@ -380,13 +380,13 @@ func TestExactArithmeticIsBounded(t *testing.T) {
 }
 
 func TestCacheIsBoundedAndConcurrent(t *testing.T) {
-	var cache jsonschema.Cache
+	var cache jsonschema.Cache[*jsonschema.Schema]
 	t.Run("group", func(t *testing.T) {
 		for g := range 4 {
 			t.Run(fmt.Sprint(g), func(t *testing.T) {
 				t.Parallel()
 				for i := range 700 {
-					s, err := cache.Compile(fmt.Appendf(nil, `{"const":%d}`, i))
+					s, err := cache.Get(fmt.Appendf(nil, `{"const":%d}`, i), jsonschema.Compile)
 					if err != nil || s.ValidateJSON(fmt.Append(nil, i)) != nil ||
 						s.ValidateJSON(fmt.Append(nil, i+1)) == nil {
 						t.Fatalf("schema %d: %v", i, err)

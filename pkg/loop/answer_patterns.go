@@ -49,10 +49,7 @@ func announcesAction(reply string) bool {
 		return false
 	}
 	last := lastSentence(s)
-	if strings.HasSuffix(last, "?") || offerPattern().MatchString(last) {
-		return false
-	}
-	return announcePattern().MatchString(last)
+	return !strings.HasSuffix(last, "?") && announcePattern().MatchString(last) && !offerPattern().MatchString(last)
 }
 
 var announcePattern = sync.OnceValue(func() *regexp.Regexp {

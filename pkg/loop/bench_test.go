@@ -113,7 +113,7 @@ func TestIterationAllocations(t *testing.T) {
 			}
 		})
 	}
-	const most = 40
+	const most = 32
 	if each := (run(60) - run(20)) / 40; each > most {
 		t.Errorf("%.1f allocations in one iteration, want at most %d", each, most)
 	} else {
@@ -129,7 +129,7 @@ func TestTurnAllocations(t *testing.T) {
 	}
 	n := 0
 	a.NewID = func() string { n++; return "abcd"[n-1 : n] }
-	most := 300.0
+	most := 190.0
 	if isRaceBuild() {
 		most *= 1.2 // the detector allocates too
 	}

@@ -150,8 +150,16 @@ type repetition struct {
 	times  int
 }
 
-// callKey is equal for calls of the same tool with equal arguments, however they are written.
-func callKey(c *model.Call) string { return c.Name + " " + canonicalJSON(c.Arguments) }
+// callKey is equal for calls of the same tool with equal arguments, however they are written. c must have its id and
+// its last arguments.
+func (t *turn) callKey(c *model.Call) string {
+	key, known := t.callKeys[c.ID]
+	if !known {
+		key = c.Name + " " + canonicalJSON(c.Arguments)
+		t.callKeys[c.ID] = key
+	}
+	return key
+}
 
 // countCall counts a finished call for [Limits.Repeats]; another result than the last time starts the count anew. A
 // refused call does not count.
@@ -159,7 +167,7 @@ func (t *turn) countCall(d *FinishedCall) {
 	if t.limits.Repeats <= 0 || isRefusal(d.Result.Fault) {
 		return
 	}
-	key := callKey(&d.Call)
+	key := t.callKey(&d.Call)
 	seen := t.repetitions[key]
 	if seen == nil || seen.result != d.Result {
 		seen = &repetition{result: d.Result}
@@ -174,12 +182,12 @@ func (t *turn) isRepeated(c *model.Call, before []model.Call) bool {
 	if t.limits.Repeats <= 0 {
 		return false
 	}
-	key, n := callKey(c), 0
+	key, n := t.callKey(c), 0
 	if seen := t.repetitions[key]; seen != nil {
 		n = seen.times
 	}
 	for i := range before {
-		if before[i].Name == c.Name && callKey(&before[i]) == key {
+		if before[i].Name == c.Name && t.callKey(&before[i]) == key {
 			n++
 		}
 	}

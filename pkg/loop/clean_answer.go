@@ -42,11 +42,11 @@ func (t *turn) cleanAnswer(answer string) (clean string, copied bool) {
 func (t *turn) removeRules(answer string) string {
 	var kept []string
 	removed := 0
-	copied := t.copiedSentences(answer)
+	rules, copied := strings.Split(t.agent.System, "\n"), t.copiedSentences(answer)
 	isCopied := func(s string) bool { return slices.Contains(copied, s) }
 	for line := range strings.SplitSeq(answer, "\n") {
 		rule := "- " + strings.TrimPrefix(strings.TrimSpace(line), "- ")
-		if len(rule) >= minOwnLine && slices.Contains(strings.Split(t.agent.System, "\n"), rule) {
+		if len(rule) >= minOwnLine && slices.Contains(rules, rule) {
 			removed++
 			continue
 		}
@@ -70,7 +70,7 @@ func (t *turn) removeRules(answer string) string {
 func (t *turn) copiedSentences(answer string) (out []string) {
 	for line := range strings.Lines(t.agent.System) {
 		for _, s := range text.SentenceTexts(line, maxOwnSentences) {
-			if len(strings.Fields(s)) >= minOwnWords && strings.Contains(answer, s) {
+			if strings.Contains(answer, s) && len(strings.Fields(s)) >= minOwnWords {
 				out = append(out, s)
 			}
 		}

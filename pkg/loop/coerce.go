@@ -14,15 +14,19 @@ import (
 	"conclave/pkg/strict"
 )
 
-// schemas holds the compiled schemas of tools. Tools are the same from turn to turn.
-var schemas jsonschema.Cache
+// schemas holds the compiled schemas of tools, and shortSchemas those for a prompt. Tools are the same from turn to
+// turn.
+var (
+	schemas      jsonschema.Cache[*jsonschema.Schema]
+	shortSchemas jsonschema.Cache[json.RawMessage]
+)
 
 // compileSchema compiles a tool's schema. A tool without one accepts any object.
 func compileSchema(tool *model.Tool) (*jsonschema.Schema, error) {
 	if len(tool.Parameters) == 0 || string(tool.Parameters) == "null" {
 		return &jsonschema.Schema{Types: strict.Object}, nil
 	}
-	return schemas.Compile(tool.Parameters)
+	return schemas.Get(tool.Parameters, jsonschema.Compile)
 }
 
 // coerceArguments makes the arguments of a call fit the schema and describes, for the model, the first thing that still

@@ -367,10 +367,17 @@ func shapeOf(parameters json.RawMessage) json.RawMessage {
 func shortenTools(tools []model.Tool) []model.Tool {
 	out := slices.Clone(tools)
 	for i := range out {
-		out[i].Parameters = jsonschema.Shape(out[i].Parameters, append([]string{"description"}, shapeKeywords...),
-			func(string) bool { return true })
+		if len(out[i].Parameters) > 0 {
+			out[i].Parameters, _ = shortSchemas.Get(out[i].Parameters, shortenSchema)
+		}
 	}
 	return out
+}
+
+// shortenSchema is the schema of a tool for [shortenTools]. The error is always nil.
+func shortenSchema(parameters []byte) (json.RawMessage, error) {
+	keep := func(string) bool { return true }
+	return jsonschema.Shape(parameters, append([]string{"description"}, shapeKeywords...), keep), nil
 }
 
 // describeArguments lists a tool's arguments with their descriptions, one after another; "" = there are none.

@@ -56,6 +56,7 @@ func (t *turn) readReply(ctx context.Context, req model.Request, timer *silenceT
 // readChunks sends req and reads up to the last chunk, or as much as may be read: nil in both cases. Otherwise the
 // error is the backend's, that of ctx, or [model.ErrCut] when the last chunk is missing.
 func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error {
+	predict := req.Options.Predict // the loop is a closure: with req in it, all of req would be on the heap
 	for c, err := range rd.turn.agent.Chat.Chat(ctx, req) {
 		if err != nil {
 			return err
@@ -70,7 +71,9 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 		case c.Final.Model != "" && !c.Done:
 			continue
 		}
-		rd.timer.restart(c.Reading)
+		if !c.Done { // nothing is waited for after the last one
+			rd.timer.restart(c.Reading)
+		}
 		if c.Reading != nil && rd.turn.hooks.Reading != nil {
 			rd.turn.hooks.Reading(rd.turn.state.Step+1, *c.Reading)
 		}
@@ -78,7 +81,6 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 			return nil
 		}
 		if c.Done {
-			predict := req.Options.Predict
 			rd.reply.final = c.Final
 			rd.reply.hitTokenLimit = c.Final.Reason == "length" || predict > 0 && c.Final.OutputTokens >= predict
 			return nil

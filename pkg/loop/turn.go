@@ -32,6 +32,7 @@ type turn struct {
 	copied      copiedCalls
 	correction  []model.Message // appended to each request until the next reply that is accepted; not part of the state
 	repetitions map[string]*repetition
+	callKeys    map[string]string // by the id of the call
 
 	schema            json.RawMessage // of the next reply, which is then not the answer; nil = none
 	instruction       string          // last message of the next request of a constrained step; "" = none
@@ -108,7 +109,7 @@ func (t *turn) restore(in Input) {
 	}
 	t.copied.turn = t
 	t.preparePrompt()
-	t.repetitions = map[string]*repetition{}
+	t.repetitions, t.callKeys = map[string]*repetition{}, map[string]string{}
 	for i := range s.Finished {
 		t.countCall(&s.Finished[i])
 	}

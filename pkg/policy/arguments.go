@@ -17,10 +17,14 @@ import (
 // ArgumentsLayer denies arguments that are not valid for the tool's pinned schema. It fails closed: a schema that is
 // missing, does not compile or takes too long to check denies the call. The zero value works; a layer of
 // [newArgumentsLayer] caches compiled schemas.
-type ArgumentsLayer struct{ schemas *jsonschema.Cache }
+type ArgumentsLayer struct {
+	schemas *jsonschema.Cache[*jsonschema.Schema]
+}
 
 // newArgumentsLayer returns a layer that compiles each schema once.
-func newArgumentsLayer() ArgumentsLayer { return ArgumentsLayer{&jsonschema.Cache{}} }
+func newArgumentsLayer() ArgumentsLayer {
+	return ArgumentsLayer{&jsonschema.Cache[*jsonschema.Schema]{}}
+}
 
 // Name implements [Layer].
 func (ArgumentsLayer) Name() string { return "arguments" }
@@ -56,7 +60,7 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 		return Deny(ruleNoSchema, c.Tool.Name+" publishes no schema for its arguments, so they cannot be checked; "+
 			"add a schema to the tool")
 	}
-	s, err := l.schemas.Compile(c.Schema)
+	s, err := l.schemas.Get(c.Schema, jsonschema.Compile)
 	if err != nil {
 		return Deny(ruleBadSchema, fmt.Sprintf("the schema of %s is not supported: %v; correct the schema of the tool",
 			c.Tool.Name, err))

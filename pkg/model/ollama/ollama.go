@@ -106,7 +106,7 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 				return
 			}
 			more := yield(c, nil)
-			if c.Done {
+			if c.Done && !lines.ended.ended {
 				drainBody(resp.Body)
 			}
 			if !more || c.Done {

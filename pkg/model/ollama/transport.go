@@ -102,7 +102,6 @@ func (b *Backend) decodeReply(ctx context.Context, resp *http.Response, into any
 // encodeJSON encodes v without escaping <, > and &, which would only lengthen prompts.
 func encodeJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
-	buf.Grow(4 << 10) // a usual prompt, so that it seldom grows
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
@@ -115,10 +114,27 @@ var errLongLine = fmt.Errorf("a line of the reply is longer than %d MB", maxLine
 
 // lineReader splits a reply into lines.
 type lineReader struct {
-	r *bufio.Reader
+	r     *bufio.Reader
+	ended *endReader
 }
 
-func newLineReader(r io.Reader) lineReader { return lineReader{bufio.NewReader(r)} }
+func newLineReader(r io.Reader) lineReader {
+	ended := &endReader{Reader: r}
+	return lineReader{bufio.NewReaderSize(ended, 1<<10), ended} // net/http has a larger buffer below it
+}
+
+// endReader knows whether its reader has reached the end, or failed.
+type endReader struct {
+	io.Reader
+	ended bool
+}
+
+// Read implements [io.Reader].
+func (e *endReader) Read(p []byte) (int, error) {
+	n, err := e.Reader.Read(p)
+	e.ended = e.ended || err != nil
+	return n, err
+}
 
 // readLine returns the next line that is not blank, without surrounding space. The last line needs no terminator when
 // the reply is complete; of a reply that broke off it is dropped. The end of the reply is [io.EOF], a line of more than

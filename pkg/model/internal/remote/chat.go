@@ -133,5 +133,8 @@ func JSONObject(raw []byte) (json.RawMessage, bool) {
 	case raw[0] != '{' || !json.Valid(raw):
 		return json.RawMessage("{}"), false
 	}
-	return bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError))), true
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError)))
+	}
+	return raw, true
 }
