@@ -88,10 +88,7 @@ type kind struct {
 // measure prints the rows for model calls that take d until the first token.
 func measure(ctx context.Context, program string, d time.Duration) error {
 	reply := scriptserver.Reply{Content: answer, Quirks: scriptserver.Quirks{FirstDelay: d}}
-	server, err := scriptserver.Start(scriptserver.Script{modelName: {{Always: true, Reply: reply}}})
-	if err != nil {
-		return err
-	}
+	server := scriptserver.Start(scriptserver.Script{modelName: {{Always: true, Reply: reply}}})
 	defer server.Close()
 	in, err := instance.Create(program, map[string]string{"models.yaml": fmt.Sprintf("roles: {assistant: "+
 		"%s}\nollama: {url: %q}\n", modelName, server.URL)})

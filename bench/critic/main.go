@@ -141,9 +141,7 @@ func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (
 		"judge":     {{Always: true, Reply: says}},
 		"tools":     {{Always: true, Reply: scriptserver.Reply{Content: `{"tools": []}`}}},
 	}
-	if h.model, err = scriptserver.Start(script, scriptserver.WithSlots(1, *each, 1000)); err != nil {
-		return nil, err
-	}
+	h.model = scriptserver.Start(script, scriptserver.WithSlots(1, *each, 1000))
 	home := bus.Home{Data: filepath.Join(h.dir, "data"), Config: filepath.Join(h.dir, "config")}
 	if err := os.MkdirAll(home.Config, 0o700); err != nil {
 		return nil, err

@@ -79,10 +79,7 @@ func measureAll(ctx context.Context) (rows []row, err error) {
 	script := scriptserver.Script{
 		modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}},
 	}
-	models, err := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
-	if err != nil {
-		return nil, err
-	}
+	models := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
 	defer models.Close()
 	for _, n := range []int{1, 2, 4} {
 		r := row{Processes: n, Bound: float64(min(n**share, *slots)) / each.Seconds()}

@@ -55,10 +55,7 @@ type systemFigures struct {
 // measureSystem starts conclave with a memory of d's entries, searches it, and, unless count is 0, stores count more
 // over HTTP while searches run at a fixed rate.
 func measureSystem(ctx context.Context, program string, d *dataset, count, searches int) (*systemFigures, error) {
-	server, err := scriptserver.Start(scriptserver.Script{}, scriptserver.WithModels(systemModel))
-	if err != nil {
-		return nil, err
-	}
+	server := scriptserver.Start(scriptserver.Script{}, scriptserver.WithModels(systemModel))
 	defer server.Close()
 	in, err := instance.Create(program, map[string]string{
 		"models.yaml": fmt.Sprintf("demo_model: never\nroles: {assistant: none, embeddings: %s}\nmodels: {%s: "+
@@ -76,8 +73,7 @@ func measureSystem(ctx context.Context, program string, d *dataset, count, searc
 	}
 	logProgress("%s entries: filling the memory of conclave up", short(d.n))
 	if _, err := fillStore(ctx, filepath.Join(in.DataDir(), "memory", storeFile), d, func(_ int, it *store.Item) {
-		v, _, _ := systemModel.Embed([]string{it.Entry.SearchText()})
-		it.Vectors = &store.Vectors{Model: systemModel.Name, Corpus: v[0]}
+		it.Vectors = &store.Vectors{Model: systemModel.Name, Corpus: systemModel.Embed(it.Entry.SearchText())}
 	}); err != nil {
 		return nil, err
 	}

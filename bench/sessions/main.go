@@ -106,13 +106,10 @@ func serve() error {
 	script := scriptserver.Script{
 		modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}},
 	}
-	s, err := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
-	if err != nil {
-		return err
-	}
+	s := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
 	defer s.Close()
 	fmt.Println(s.URL)
-	_, err = io.Copy(io.Discard, os.Stdin)
+	_, err := io.Copy(io.Discard, os.Stdin)
 	return errors.Join(err, s.Err())
 }
 

@@ -126,9 +126,9 @@ func newLinkHarness(t *testing.T, words int) *linkHarness {
 			Quirks:  scriptserver.Quirks{TokenDelay: 10 * time.Millisecond},
 		}},
 	}}
-	if err := h.box.host.Run(func() (err error) {
-		h.model, err = scriptserver.Start(script)
-		return err
+	if err := h.box.host.Run(func() error {
+		h.model = scriptserver.Start(script)
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}

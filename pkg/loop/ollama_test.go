@@ -226,7 +226,7 @@ func TestServerQuirks(t *testing.T) {
 					strings.Contains(tokens.String(), `"query":"tea"}`) {
 					t.Errorf("tokens %q", tokens.String())
 				}
-				if left := server.Unused(); len(left) > 0 {
+				if left := server.Engine.Unused(); len(left) > 0 {
 					t.Errorf("not asked for: %q", left)
 				}
 			})

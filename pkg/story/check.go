@@ -43,14 +43,14 @@ func (c *checker) checkAll() []Failure {
 // checkScript reports requests that did not match the script, and exchanges of the script that no request used.
 func (c *checker) checkScript() {
 	for _, w := range c.script.Mismatches {
-		path := "model." + w.Role
+		path := "model." + w.Model
 		if w.N >= 0 {
 			path = fmt.Sprintf("%s[%d]", path, w.N)
 		}
 		c.fail(path, "a model request does not match the script: %s", w.Text)
 	}
 	for _, x := range c.script.Unused {
-		c.fail(fmt.Sprintf("model.%s[%d]", x.Role, x.N), "no request for this reply of %s", x.Role)
+		c.fail(fmt.Sprintf("model.%s[%d]", x.Model, x.N), "no request for this reply of %s", x.Model)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
 	"conclave/subjects"
 )
@@ -127,9 +128,9 @@ func TestAfterTellsOfTheScript(t *testing.T) {
 	s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n")
 	w := kept(0)
 	w.script = story.ScriptReport{
-		Mismatches: []story.Mismatch{{
-			ExchangeRef: story.ExchangeRef{Role: "summaries", N: -1},
-			Text:        "no exchange is left",
+		Mismatches: []scriptserver.Mismatch{{
+			Place: scriptserver.Place{Model: "summaries", N: -1},
+			Text:  "no exchange is left",
 		}},
 	}
 	got := run(t, s, w, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})

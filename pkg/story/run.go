@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
 )
 
@@ -46,21 +47,9 @@ type System interface {
 
 // ScriptReport is the use of the script.
 type ScriptReport struct {
-	Requests   []string      // every request, on one line
-	Mismatches []Mismatch    // requests that did not match the script
-	Unused     []ExchangeRef // exchanges without a request
-}
-
-// ExchangeRef identifies an exchange of the script.
-type ExchangeRef struct {
-	Role string
-	N    int // from 0; -1 = after the last
-}
-
-// Mismatch is a request that did not match the script.
-type Mismatch struct {
-	ExchangeRef
-	Text string
+	Requests   []string                // every request, on one line
+	Mismatches []scriptserver.Mismatch // requests that did not match the script
+	Unused     []scriptserver.Place    // exchanges without a request
 }
 
 // Options change how a story runs; zero values are the defaults.

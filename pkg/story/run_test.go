@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
 	"conclave/subjects"
 )
@@ -274,13 +275,13 @@ func TestScriptIsFollowed(t *testing.T) {
 		"turns:\n  - query: hello\n    answer: {contains: [world]}\n")
 	w := &fakeSystem{answer: replies(good()), script: story.ScriptReport{
 		Requests: []string{"assistant: 2 messages"},
-		Mismatches: []story.Mismatch{{
-			ExchangeRef: story.ExchangeRef{Role: "assistant", N: -1},
-			Text:        "no exchange is left",
+		Mismatches: []scriptserver.Mismatch{{
+			Place: scriptserver.Place{Model: "assistant", N: -1},
+			Text:  "no exchange is left",
 		}, {
-			ExchangeRef: story.ExchangeRef{Role: "assistant", N: 0},
-			Text:        "exchange 0 wants",
-		}}, Unused: []story.ExchangeRef{{Role: "assistant", N: 1}},
+			Place: scriptserver.Place{Model: "assistant", N: 0},
+			Text:  "exchange 0 wants",
+		}}, Unused: []scriptserver.Place{{Model: "assistant", N: 1}},
 	}}
 	got := run(t, s, w, quick)
 	for _, want := range []string{

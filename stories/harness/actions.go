@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"conclave/pkg/actor"
@@ -114,36 +112,15 @@ func (h *Harness) KillActor(_ context.Context, name string) error {
 	return h.instance.System.Abort(name)
 }
 
-// mismatchPlace finds role and exchange in a mismatch of the scripted server.
-var mismatchPlace = regexp.MustCompile(`^script of (\S+): (?:exchange (\d+) )?`)
-
-// ScriptReport implements [story.System]. It is empty without a scripted model server. A mismatch whose place cannot be
-// parsed has N -1 and perhaps no role.
-func (h *Harness) ScriptReport() story.ScriptReport {
-	var s story.ScriptReport
+// ScriptReport implements [story.System]. It is empty without a scripted model server.
+func (h *Harness) ScriptReport() (s story.ScriptReport) {
 	if h.model == nil {
 		return s
 	}
 	for _, r := range h.model.Requests() {
 		s.Requests = append(s.Requests, summarizeRequest(r))
 	}
-	if err := h.model.Err(); err != nil {
-		for _, text := range strings.Split(err.Error(), "\n") {
-			mismatch := story.Mismatch{ExchangeRef: story.ExchangeRef{N: -1}, Text: text}
-			if m := mismatchPlace.FindStringSubmatch(text); m != nil {
-				mismatch.Role = m[1]
-				if m[2] != "" {
-					mismatch.N, _ = strconv.Atoi(m[2])
-				}
-			}
-			s.Mismatches = append(s.Mismatches, mismatch)
-		}
-	}
-	for _, place := range h.model.Unused() {
-		role, n, _ := strings.Cut(place, " ")
-		i, _ := strconv.Atoi(n)
-		s.Unused = append(s.Unused, story.ExchangeRef{Role: role, N: i})
-	}
+	s.Mismatches, s.Unused = h.model.Engine.Mismatches(), h.model.Engine.Unused()
 	return s
 }
 

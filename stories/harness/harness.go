@@ -202,10 +202,7 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	if err != nil {
 		return config.Config{}, err
 	}
-	own, err := h.ownSettings(s, o)
-	if err != nil {
-		return config.Config{}, err
-	}
+	own := h.ownSettings(s, o)
 	for _, name := range strict.SortedKeys(own) {
 		if err := overlaySection(&c, filepath.Join(h.dir, "harness"), name, own[name]); err != nil {
 			return config.Config{}, err
@@ -238,9 +235,9 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 
 // ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name. A
 // live run has no scripted model server, and keeps the user's settings of models, memory and critic. [Harness.Close]
-// stops the servers, also after an error.
-func (h *Harness) ownSettings(s *story.Story, o Options) (own map[string]map[string]any, err error) {
-	own = map[string]map[string]any{
+// stops the servers.
+func (h *Harness) ownSettings(s *story.Story, o Options) map[string]map[string]any {
+	own := map[string]map[string]any{
 		// Free ports, and a short drain for actors that a story makes hang.
 		"system": {
 			"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"},
@@ -251,26 +248,22 @@ func (h *Harness) ownSettings(s *story.Story, o Options) (own map[string]map[str
 		"web_fetch":  {"enabled": false},
 	}
 	if s.Web != nil {
-		if h.web, err = startWeb(s.Web.Pages, h.publish); err != nil {
-			return nil, err
-		}
+		h.web = startWeb(s.Web.Pages, h.publish)
 		own["web_search"], own["web_fetch"] = h.web.settings()
 	}
 	if o.Live {
-		return own, nil
+		return own
 	}
 	// Memory and the critic use models of their own, for which most stories have no script.
 	own["memory"] = map[string]any{"model": false}
 	own["critic"] = map[string]any{"enabled": s.Model[subjects.RoleCritic] != nil}
 	modelURL := unusedURL
 	if !s.Server.Down {
-		if h.model, err = scriptserver.Start(buildScript(s), withModels(s), withKey(s)); err != nil {
-			return nil, fmt.Errorf("starting the scripted model server: %w", err)
-		}
+		h.model = scriptserver.Start(buildScript(s), withModels(s), withKey(s))
 		modelURL = h.model.URL
 	}
 	own["models"] = modelSettings(s, modelURL)
-	return own, nil
+	return own
 }
 
 // checkIsolation rejects a configuration with which a story could reach the user's keyring or another machine, and

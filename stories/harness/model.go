@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -80,13 +81,9 @@ func withModels(s *story.Story) scriptserver.Option {
 	isSet := func(b *bool) bool { return b == nil || *b }
 	for _, role := range strict.SortedKeys(s.Server.Models) {
 		m := s.Server.Models[role]
-		d := scriptserver.Model{
-			Name: role, Family: "scripted", Parameters: "12B", Window: 131072,
-			Tools: isSet(m.Tools), Thinking: isSet(m.Thinking), Vision: m.Vision,
-		}
-		if m.Window > 0 {
-			d.Window = m.Window
-		}
+		d := scriptserver.DefaultModel(role)
+		d.Tools, d.Thinking, d.Vision = isSet(m.Tools), isSet(m.Thinking), m.Vision
+		d.Window = cmp.Or(m.Window, d.Window)
 		all = append(all, d)
 	}
 	return scriptserver.WithModels(all...)

@@ -1,13 +1,13 @@
 package harness
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"html"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"sync"
 	"time"
@@ -20,40 +20,25 @@ type webServer struct {
 	addr    netip.AddrPort
 	pages   []story.Page
 	publish func(story.Event) // called for each request for a page
-	http    *http.Server
-	stop    context.CancelFunc
-	served  chan struct{}
+	http    *httptest.Server
 
 	mu       sync.Mutex
 	requests map[string]int // by URL
 }
 
 // startWeb serves pages on a free loopback port until it is closed, and publishes an event for each request for a page.
-func startWeb(pages []story.Page, publish func(story.Event)) (*webServer, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("starting the web server of a story: %w", err)
-	}
-	w := &webServer{pages: pages, publish: publish, served: make(chan struct{}), requests: map[string]int{}}
-	w.addr = ln.Addr().(*net.TCPAddr).AddrPort()
-	var ctx context.Context
-	ctx, w.stop = context.WithCancel(context.Background())
-	w.http = &http.Server{
-		Handler: w, ReadHeaderTimeout: 10 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	}
-	go func() {
-		defer close(w.served)
-		_ = w.http.Serve(ln)
-	}()
-	return w, nil
+func startWeb(pages []story.Page, publish func(story.Event)) *webServer {
+	w := &webServer{pages: pages, publish: publish, requests: map[string]int{}}
+	w.http = httptest.NewUnstartedServer(w)
+	w.addr = w.http.Listener.Addr().(*net.TCPAddr).AddrPort()
+	w.http.Start()
+	return w
 }
 
 // close stops the server and cancels delayed replies.
 func (w *webServer) close() {
-	w.stop()
-	_ = w.http.Close()
-	<-w.served
+	w.http.CloseClientConnections()
+	w.http.Close()
 }
 
 // url is the address of the SearXNG.

@@ -21,9 +21,9 @@ const Adaptive = "adaptive"
 func Anthropic(key string) scriptserver.Protocol {
 	return func(s *scriptserver.Server, mux *http.ServeMux) {
 		f := anthropicProtocol{s, key}
-		mux.HandleFunc("GET /anthropic/v1/models", f.listModels)
-		mux.HandleFunc("GET /anthropic/v1/models/{name...}", f.showModel)
-		mux.HandleFunc("POST /anthropic/v1/messages", f.serveChat)
+		mux.HandleFunc("GET /anthropic/v1/models", scriptserver.Guard(f.checkKey, f.listModels))
+		mux.HandleFunc("GET /anthropic/v1/models/{name...}", scriptserver.Guard(f.checkKey, f.showModel))
+		mux.HandleFunc("POST /anthropic/v1/messages", scriptserver.Guard(f.checkKey, f.serveChat))
 	}
 }
 
@@ -67,9 +67,6 @@ func (f anthropicProtocol) describe(m scriptserver.Model) object {
 
 // listModels returns pages of two models.
 func (f anthropicProtocol) listModels(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	var list []scriptserver.Model
 	after, reached := r.URL.Query().Get("after_id"), false
 	for _, m := range f.Models() {
@@ -93,9 +90,6 @@ func (f anthropicProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f anthropicProtocol) showModel(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	m, ok := f.Lookup(r.PathValue("name"))
 	if !ok || m.Embedding {
 		writeAnthropicError(w, http.StatusNotFound, "not_found_error", "model: "+r.PathValue("name"))
@@ -149,23 +143,14 @@ type anthropicRequest struct {
 }
 
 func (f anthropicProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	var req anthropicRequest
 	raw, ok := scriptserver.DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	form := &anthropicEncoder{}
 	m, _ := f.Lookup(req.Model)
 	seen, err := req.decode(m)
-	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
-	if err != nil {
-		form.EncodeRefusal(w, f.Engine.Fail(seen, err.Error()))
-		return
-	}
-	f.ServeChat(w, r, seen, form)
+	f.ServeDecoded(w, r, raw, seen, err, &anthropicEncoder{})
 }
 
 // signThinking returns the signature of a thinking block.
@@ -314,14 +299,11 @@ type anthropicEncoder struct {
 
 func (f *anthropicEncoder) EncodeRefusal(w http.ResponseWriter, a *scriptserver.Answer) {
 	status, kind, text := a.Status, "invalid_request_error", a.Text
-	own := a.Quirks.ErrorLine == "" // the script gives no error text
 	switch a.Refusal {
 	case scriptserver.RefusedBusy:
 		status, kind, text = 529, "overloaded_error", "Overloaded"
 	case scriptserver.RefusedLength:
-		if own {
-			text = "prompt is too long: 210000 tokens > 200000 maximum"
-		}
+		text = a.TextOr("prompt is too long: 210000 tokens > 200000 maximum")
 	case scriptserver.RefusedMissing:
 		kind, text = "not_found_error", "model: "+a.Model
 	case scriptserver.RefusedStatus, scriptserver.RefusedMismatch:

@@ -19,9 +19,9 @@ import (
 func GenAI(key string) scriptserver.Protocol {
 	return func(s *scriptserver.Server, mux *http.ServeMux) {
 		f := genaiProtocol{s, key}
-		mux.HandleFunc("GET /genai/v1beta/models", f.listModels)
-		mux.HandleFunc("GET /genai/v1beta/models/{name...}", f.showModel)
-		mux.HandleFunc("POST /genai/v1beta/models/{action...}", f.dispatch)
+		mux.HandleFunc("GET /genai/v1beta/models", scriptserver.Guard(f.checkKey, f.listModels))
+		mux.HandleFunc("GET /genai/v1beta/models/{name...}", scriptserver.Guard(f.checkKey, f.showModel))
+		mux.HandleFunc("POST /genai/v1beta/models/{action...}", scriptserver.Guard(f.checkKey, f.dispatch))
 	}
 }
 
@@ -41,12 +41,15 @@ func genaiError(status int, text string) object {
 	return object{"error": object{"code": status, "message": text, "status": genaiStates[status]}}
 }
 
+func writeGenAIError(w http.ResponseWriter, status int, text string) {
+	scriptserver.WriteJSON(w, status, genaiError(status, text))
+}
+
 // checkKey rejects a wrong key with HTTP 400, as the service does.
 func (f genaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
 	text, ok := scriptserver.CheckKey(f.key, r.Header.Get("X-Goog-Api-Key"))
 	if !ok {
-		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "API key not valid. Please pass a valid API "+
-			"key. "+text))
+		writeGenAIError(w, http.StatusBadRequest, "API key not valid. Please pass a valid API key. "+text)
 	}
 	return ok
 }
@@ -64,9 +67,6 @@ func (f genaiProtocol) describe(m scriptserver.Model) object {
 
 // listModels returns pages of two models.
 func (f genaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	all := f.Models()
 	from, _ := strconv.Atoi(r.URL.Query().Get("pageToken"))
 	from = min(max(from, 0), len(all))
@@ -87,28 +87,18 @@ func genaiMissing(name string) string {
 }
 
 func (f genaiProtocol) showModel(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	m, ok := f.Lookup(r.PathValue("name"))
 	if !ok {
-		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(r.PathValue("name"))))
+		writeGenAIError(w, http.StatusNotFound, genaiMissing(r.PathValue("name")))
 		return
 	}
 	scriptserver.WriteJSON(w, http.StatusOK, f.describe(m))
 }
 
 func (f genaiProtocol) dispatch(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	path := r.PathValue("action")
-	at := strings.LastIndexByte(path, ':')
-	if at < 0 {
-		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
-		return
-	}
-	name, action := path[:at], path[at+1:]
+	at := max(0, strings.LastIndexByte(path, ':'))
+	name, action := path[:at], strings.TrimPrefix(path[at:], ":")
 	switch action {
 	case "batchEmbedContents":
 		f.serveEmbed(w, r, name)
@@ -117,7 +107,7 @@ func (f genaiProtocol) dispatch(w http.ResponseWriter, r *http.Request) {
 	case "streamGenerateContent":
 		f.serveChat(w, r, name, true)
 	default:
-		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
+		writeGenAIError(w, http.StatusNotFound, "no such method")
 	}
 }
 
@@ -169,19 +159,8 @@ func (f genaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request, name s
 	for _, q := range req.Requests {
 		texts = append(texts, q.Content.text())
 	}
-	f.Record(scriptserver.Request{
-		Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw,
-		Texts: texts,
-	})
-	m, ok := f.Lookup(name)
-	if !ok || !m.Embedding {
-		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(name)))
-		return
-	}
-	vectors, _, long := m.Embed(texts)
-	if long {
-		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "The input token count exceeds the maximum "+
-			"number of tokens allowed."))
+	vectors, _, ok := f.EmbedTexts(w, r, raw, name, texts, false, &genaiEncoder{})
+	if !ok {
 		return
 	}
 	var out []object
@@ -224,16 +203,11 @@ func (f genaiProtocol) serveChat(w http.ResponseWriter, r *http.Request, name st
 	}
 	form := &genaiEncoder{signs: strings.HasPrefix(name, "gemini-3")}
 	seen, err := req.decode(name, form.signs)
-	seen.Path, seen.Header, seen.Raw, seen.Stream = r.URL.Path, r.Header, raw, stream
-	if err != nil {
-		form.EncodeRefusal(w, f.Engine.Fail(seen, err.Error()))
-		return
+	seen.Stream = stream
+	if err == nil && stream && r.URL.Query().Get("alt") != "sse" {
+		err = errors.New("a stream that is not asked for as server-sent events")
 	}
-	if stream && r.URL.Query().Get("alt") != "sse" {
-		form.EncodeRefusal(w, f.Engine.Fail(seen, "a stream that is not asked for as server-sent events"))
-		return
-	}
-	f.ServeChat(w, r, seen, form)
+	f.ServeDecoded(w, r, raw, seen, err, form)
 }
 
 // decode converts a request. It rejects whatever the service rejects.
@@ -335,26 +309,19 @@ type genaiEncoder struct {
 
 func (f *genaiEncoder) EncodeRefusal(w http.ResponseWriter, a *scriptserver.Answer) {
 	text := a.Text
-	own := a.Quirks.ErrorLine == "" // the script gives no error text
 	switch a.Refusal {
 	case scriptserver.RefusedBusy:
 		text = "The model is overloaded. Please try again later."
 	case scriptserver.RefusedLength:
-		if own {
-			text = "The input token count (1100000) exceeds the maximum number of tokens allowed (1048576)."
-		}
+		text = a.TextOr("The input token count (1100000) exceeds the maximum number of tokens allowed (1048576).")
 	case scriptserver.RefusedMissing:
 		text = genaiMissing(a.Model)
 	case scriptserver.RefusedTools:
-		if own {
-			text = "Function calling is not enabled for models/" + a.Model
-		}
+		text = a.TextOr("Function calling is not enabled for models/" + a.Model)
 	case scriptserver.RefusedThinking:
-		if own {
-			text = "Thinking is not supported for this model."
-		}
+		text = a.TextOr("Thinking is not supported for this model.")
 	}
-	scriptserver.WriteJSON(w, a.Status, genaiError(a.Status, text))
+	writeGenAIError(w, a.Status, text)
 }
 
 func (f *genaiEncoder) parts(p scriptserver.Chunk) []object {

@@ -24,10 +24,7 @@ type object = map[string]any
 // unless the test has read [scriptserver.Server.Err] itself.
 func New(t TB, s scriptserver.Script, opts ...scriptserver.Option) *scriptserver.Server {
 	t.Helper()
-	server, err := scriptserver.Start(s, opts...)
-	if err != nil {
-		t.Fatalf("starting the scripted model server: %v", err)
-	}
+	server := scriptserver.Start(s, opts...)
 	t.Cleanup(func() {
 		server.Close()
 		if err := server.UnreadErr(); err != nil {

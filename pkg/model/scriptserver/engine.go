@@ -1,6 +1,7 @@
 package scriptserver
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -76,16 +78,31 @@ func (a *Answer) Join() Chunk {
 	return all
 }
 
-// Engine matches requests with a script. It is independent of the protocol and safe for concurrent use.
-type Engine struct {
-	mu      sync.Mutex
-	scripts map[string]*modelScript
-	errs    []error
-	calls   int // ids generated so far
+// TextOr is the error text of the script, or that of a protocol when the script has none.
+func (a *Answer) TextOr(text string) string { return cmp.Or(a.Quirks.ErrorLine, text) }
+
+// Place is a place in a script.
+type Place struct {
+	Model string
+	N     int // of the exchange, from 0; -1 = none
 }
 
-// modelScript is the exchanges of one model.
-type modelScript struct{ exchanges []*exchangeState }
+// Mismatch is a request that did not match the script.
+type Mismatch struct {
+	Place
+	Text string
+}
+
+// Error implements error.
+func (m Mismatch) Error() string { return m.Text }
+
+// Engine matches requests with a script. It is independent of the protocol and safe for concurrent use.
+type Engine struct {
+	mu         sync.Mutex
+	scripts    map[string][]*exchangeState // by model
+	mismatches []Mismatch
+	calls      int // ids generated so far
+}
 
 type exchangeState struct {
 	Exchange
@@ -100,13 +117,13 @@ const AnyModel = "*"
 
 // NewEngine returns an engine at the start of s. Model names are the same with and without :latest.
 func NewEngine(s Script) *Engine {
-	e := &Engine{scripts: make(map[string]*modelScript, len(s))}
+	e := &Engine{scripts: make(map[string][]*exchangeState, len(s))}
 	for name, exchanges := range s {
-		l := &modelScript{}
+		all := make([]*exchangeState, len(exchanges))
 		for i, x := range exchanges {
-			l.exchanges = append(l.exchanges, &exchangeState{Exchange: x, n: i, busy: x.Reply.Quirks.Busy})
+			all[i] = &exchangeState{Exchange: x, n: i, busy: x.Reply.Quirks.Busy}
 		}
-		e.scripts[trimTag(name)] = l
+		e.scripts[trimTag(name)] = all
 	}
 	return e
 }
@@ -120,9 +137,9 @@ func trimTag(name string) string { return strings.TrimSuffix(name, ":latest") }
 func (e *Engine) Next(r Request) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	x, why := e.findExchange(r)
+	x, n, why := e.findExchange(r)
 	if x == nil {
-		return e.mismatch(r, why)
+		return e.mismatch(r, n, why)
 	}
 	x.touched = true
 	if a := x.refuseRequest(r); a != nil {
@@ -131,85 +148,92 @@ func (e *Engine) Next(r Request) *Answer {
 	x.used = !x.Always
 	a, err := e.buildAnswer(x.Reply, r)
 	if err != nil {
-		return e.mismatch(r, fmt.Sprintf("exchange %d: expanding the reply: %v", x.n, err))
+		return e.mismatch(r, x.n, fmt.Sprintf("exchange %d: expanding the reply: %v", x.n, err))
 	}
 	return a
 }
 
-// findExchange returns the exchange for r, or nil and the reason: the next unused one of its model (or of [AnyModel]),
-// which must match unless it is AnyOrder, else the first matching one with Always. It does not mark it as used. The
-// caller holds the lock.
-func (e *Engine) findExchange(r Request) (x *exchangeState, why string) {
-	l := e.scripts[trimTag(r.Model)]
-	if l == nil {
-		l = e.scripts[AnyModel]
+// findExchange returns the exchange for r, or nil and the reason, with the number of the exchange that it did not match
+// (-1 = none was left): the next unused one of its model (or of [AnyModel]), which must match unless it is AnyOrder,
+// else the first matching one with Always. It does not mark it as used. The caller holds the lock.
+func (e *Engine) findExchange(r Request) (x *exchangeState, n int, why string) {
+	all, ok := e.scripts[trimTag(r.Model)]
+	if !ok {
+		all, ok = e.scripts[AnyModel]
 	}
-	if l == nil {
-		return nil, "the script has nothing for this model; it has " + strings.Join(slices.Sorted(maps.Keys(e.scripts)),
-			", ")
+	if !ok {
+		return nil, -1, "the script has nothing for this model; it has " +
+			strings.Join(slices.Sorted(maps.Keys(e.scripts)), ", ")
 	}
-	why = "no exchange is left"
-	for _, x := range l.exchanges {
+	n, why = -1, "no exchange is left"
+	for _, x := range all {
 		if x.Always || x.used {
 			continue
 		}
 		unmet := x.When.firstUnmet(r)
 		if unmet == "" {
-			return x, ""
+			return x, x.n, ""
 		}
-		why = fmt.Sprintf("exchange %d wants %s", x.n, unmet)
+		n, why = x.n, fmt.Sprintf("exchange %d wants %s", x.n, unmet)
 		if !x.AnyOrder {
 			break
 		}
 	}
-	for _, x := range l.exchanges {
+	for _, x := range all {
 		if x.Always && x.When.firstUnmet(r) == "" {
-			return x, ""
+			return x, x.n, ""
 		}
 	}
-	return nil, why
+	return nil, n, why
 }
 
 // Fail refuses a request that a protocol cannot decode, and records it as a mismatch.
 func (e *Engine) Fail(r Request, why string) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := e.mismatch(r, why)
+	a := e.mismatch(r, -1, why)
 	a.Refusal, a.Status = RefusedRequest, http.StatusBadRequest
 	return a
 }
 
-// mismatch records why r does not match, unless 100 are recorded, and returns the refusal for it. The caller holds the
-// lock.
-func (e *Engine) mismatch(r Request, why string) *Answer {
+// mismatch records why r does not match exchange n, unless 100 are recorded, and returns the refusal for it. The caller
+// holds the lock.
+func (e *Engine) mismatch(r Request, n int, why string) *Answer {
 	text := fmt.Sprintf("script of %s: %s; the request has %s", r.Model, why, r.describe())
-	if len(e.errs) < 100 { // later ones follow from the first
-		e.errs = append(e.errs, errors.New(text))
+	if len(e.mismatches) < 100 { // later ones follow from the first
+		e.mismatches = append(e.mismatches, Mismatch{Place{r.Model, n}, text})
 	}
 	return &Answer{Model: r.Model, Refusal: RefusedMismatch, Status: http.StatusInternalServerError, Text: text}
 }
 
 // Err returns the mismatches so far.
 func (e *Engine) Err() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return errors.Join(e.errs...)
+	var errs []error
+	for _, m := range e.Mismatches() {
+		errs = append(errs, m)
+	}
+	return errors.Join(errs...)
 }
 
-// Unused lists the exchanges that no request has matched, as "model 2" with the index from 0, without those with
-// Always. An exchange that only refused counts as matched.
-func (e *Engine) Unused() []string {
+// Mismatches returns the mismatches so far, at most 100.
+func (e *Engine) Mismatches() []Mismatch {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var left []string
-	for name, l := range e.scripts {
-		for _, x := range l.exchanges {
+	return slices.Clone(e.mismatches)
+}
+
+// Unused lists the exchanges that no request has matched, by model, without those with Always. An exchange that only
+// refused counts as matched.
+func (e *Engine) Unused() (left []Place) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(e.scripts)) {
+		for _, x := range e.scripts[name] {
 			if !x.used && !x.touched && !x.Always {
-				left = append(left, fmt.Sprintf("%s %d", name, x.n))
+				left = append(left, Place{name, x.n})
 			}
 		}
 	}
-	slices.Sort(left)
 	return left
 }
 
@@ -220,20 +244,15 @@ func (r Request) describe() string {
 	if n := len(r.Messages); n > 0 {
 		fmt.Fprintf(&b, ", the last from %s: %q", r.Messages[n-1].Role, text.Clip(r.Messages[n-1].Content, 200))
 	}
-	b.WriteString(", tools [")
-	for i, t := range r.Tools {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(t.Name)
+	var tools []string
+	for _, t := range r.Tools {
+		tools = append(tools, t.Name)
 	}
-	b.WriteString("], think ")
-	switch {
-	case r.Think == nil:
-		b.WriteString("not set")
-	default:
-		fmt.Fprintf(&b, "%t", *r.Think)
+	think := "not set"
+	if r.Think != nil {
+		think = strconv.FormatBool(*r.Think)
 	}
+	fmt.Fprintf(&b, ", tools %v, think %s", tools, think)
 	return b.String()
 }
 
@@ -332,13 +351,9 @@ func containsFold(s, part string) bool {
 func (x *exchangeState) refuseRequest(r Request) *Answer {
 	q := x.Reply.Quirks
 	refuse := func(why Refusal, status int, text string) *Answer {
-		if q.Status != 0 {
-			status = q.Status
-		}
-		if q.ErrorLine != "" {
-			text = q.ErrorLine
-		}
-		return &Answer{Model: r.Model, Refusal: why, Status: status, Text: text, Quirks: q}
+		a := &Answer{Model: r.Model, Refusal: why, Status: cmp.Or(q.Status, status), Quirks: q}
+		a.Text = a.TextOr(text)
+		return a
 	}
 	switch {
 	case x.busy > 0:
@@ -353,7 +368,7 @@ func (x *exchangeState) refuseRequest(r Request) *Answer {
 			"support tools", r.Model))
 	case q.TooLong:
 		x.used = !x.Always
-		return refuse(RefusedLength, http.StatusBadRequest, "the input length exceeds the context length")
+		return refuse(RefusedLength, http.StatusBadRequest, tooLongText)
 	case q.Status != 0:
 		x.used = !x.Always
 		return refuse(RefusedStatus, q.Status, http.StatusText(q.Status))
@@ -361,7 +376,11 @@ func (x *exchangeState) refuseRequest(r Request) *Answer {
 	return nil
 }
 
-const busyText = "server busy, please try again.  maximum pending requests exceeded"
+// Texts of refusals, as Ollama has them.
+const (
+	busyText    = "server busy, please try again.  maximum pending requests exceeded"
+	tooLongText = "the input length exceeds the context length"
+)
 
 // invalidByteMark is replaced with invalid UTF-8 after encoding, because a JSON encoder would replace such bytes.
 const invalidByteMark = '\uF8FE'

@@ -126,7 +126,8 @@ func TestExchangesAreUsedInOrder(t *testing.T) {
 	if n := strings.Count(e.Err().Error(), "\n") + 1; n != 3 {
 		t.Errorf("%d errors: %v", n, e.Err())
 	}
-	if got := NewEngine(Script{"m": {{}, {}}, "k": {{}}}).Unused(); !slices.Equal(got, []string{"k 0", "m 0", "m 1"}) {
+	if got := NewEngine(Script{"m": {{}, {}}, "k": {{}}}).Unused(); !slices.Equal(got,
+		[]Place{{"k", 0}, {"m", 0}, {"m", 1}}) {
 		t.Errorf("unused %v", got)
 	}
 }

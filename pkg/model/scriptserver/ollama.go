@@ -13,7 +13,6 @@ import (
 	capability "github.com/ollama/ollama/types/model"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/internal/embedhash"
 )
 
 // registerOllama serves Ollama's protocol. Requests must be what Ollama's own types accept, and answers are written by
@@ -54,7 +53,7 @@ func writeError(w http.ResponseWriter, status int, text string) {
 // DecodeBody decodes the JSON body of a request, at most maxBody bytes, into the value that into points to, and returns
 // the body. When it cannot, it writes HTTP 400 and returns false: the caller writes nothing more.
 func DecodeBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool) {
-	raw, err := ReadBody(w, r)
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
 		err = json.Unmarshal(raw, into)
 	}
@@ -189,43 +188,10 @@ func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	s.Record(Request{
-		Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw,
-		Texts: texts,
-	})
-	m, ok := s.Lookup(req.Model)
-	switch {
-	case !ok:
-		writeError(w, http.StatusNotFound, fmt.Sprintf("model %q not found, try pulling it first", req.Model))
-		return
-	case !m.Embedding:
-		writeError(w, http.StatusNotImplemented, "this model does not support embeddings")
-		return
+	truncate := req.Truncate == nil || *req.Truncate
+	if vectors, tokens, ok := s.EmbedTexts(w, r, raw, req.Model, texts, truncate, &ollamaEncoder{}); ok {
+		WriteJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
 	}
-	s.load(m.Name)
-	vectors, tokens, long := m.Embed(texts)
-	if long && req.Truncate != nil && !*req.Truncate {
-		writeError(w, http.StatusBadRequest, "the input length exceeds the context length")
-		return
-	}
-	WriteJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
-}
-
-// Embed returns the embeddings of texts and their tokens, at four bytes each. long reports that a text exceeds the
-// context window; it is embedded all the same.
-func (m Model) Embed(texts []string) (vectors [][]float32, tokens int, long bool) {
-	dims := m.Dimensions
-	if dims == 0 {
-		dims = embedhash.Dimensions
-	}
-	vectors = make([][]float32, len(texts))
-	for i, text := range texts {
-		n := len(text)/4 + 1
-		tokens += n
-		long = long || m.Window > 0 && n > m.Window
-		vectors[i] = embedhash.Embed(text, dims)
-	}
-	return vectors, tokens, long
 }
 
 // embedInputs returns the texts of an embedding request: a string or a list of strings. Anything else is an error.
@@ -259,8 +225,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	seen.Path, seen.Header = r.URL.Path, r.Header
-	s.ServeChat(w, r, seen, &ollamaEncoder{begun: time.Now()})
+	s.ServeDecoded(w, r, raw, seen, nil, &ollamaEncoder{begun: time.Now()})
 }
 
 // decodeChat converts a chat request. It decodes raw again for data that Ollama's types lose: the order of keys and
@@ -289,7 +254,7 @@ func decodeChat(req api.ChatRequest, raw []byte) (Request, error) {
 	if err := json.Unmarshal(raw, &own); err != nil {
 		return Request{}, err
 	}
-	seen := Request{Raw: raw, Request: model.Request{
+	seen := Request{Request: model.Request{
 		Model: req.Model, Format: req.Format, Stream: req.Stream == nil || *req.Stream,
 		Options: model.Options{
 			Window: own.Options.NumCtx, Predict: own.Options.NumPredict, Temperature: own.Options.Temperature,

@@ -19,9 +19,9 @@ import (
 func OpenAI(key string) Protocol {
 	return func(s *Server, mux *http.ServeMux) {
 		f := openaiProtocol{s, key}
-		mux.HandleFunc("GET /v1/models", f.listModels)
-		mux.HandleFunc("POST /v1/embeddings", f.serveEmbed)
-		mux.HandleFunc("POST /v1/chat/completions", f.serveChat)
+		mux.HandleFunc("GET /v1/models", Guard(f.checkKey, f.listModels))
+		mux.HandleFunc("POST /v1/embeddings", Guard(f.checkKey, f.serveEmbed))
+		mux.HandleFunc("POST /v1/chat/completions", Guard(f.checkKey, f.serveChat))
 	}
 }
 
@@ -39,6 +39,15 @@ func CheckKey(key, carried string) (string, bool) {
 	return fmt.Sprintf("Incorrect API key provided: %s. You can find your API key in your settings.", carried), false
 }
 
+// Guard calls handle for the requests that check accepts. check replies to the others.
+func Guard(check func(http.ResponseWriter, *http.Request) bool, handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if check(w, r) {
+			handle(w, r)
+		}
+	}
+}
+
 // checkKey reports whether the request carries the key. If not, it writes HTTP 401.
 func (f openaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
 	text, ok := CheckKey(f.key, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
@@ -54,10 +63,7 @@ func writeOpenAIError(w http.ResponseWriter, status int, kind, code, text string
 }
 
 // listModels serves GET /v1/models, with the window and size as llama.cpp reports them.
-func (f openaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
+func (f openaiProtocol) listModels(w http.ResponseWriter, _ *http.Request) {
 	type entry struct {
 		ID     string         `json:"id"`
 		Object string         `json:"object"`
@@ -71,13 +77,9 @@ func (f openaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 	WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-// serveEmbed serves POST /v1/embeddings and records the request. It rejects a wrong key (401), input that is not text
-// (400), an unknown model (404), one without embeddings (501), and a text longer than the window (400). The vectors are
-// sent in reverse order, with their index.
+// serveEmbed serves POST /v1/embeddings. It rejects input that is not text (400), and what [Server.EmbedTexts] refuses.
+// The vectors are sent in reverse order, with their index.
 func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	var req struct {
 		Model string `json:"model"`
 		Input any    `json:"input"`
@@ -91,25 +93,8 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		writeOpenAIError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
 		return
 	}
-	f.Record(Request{
-		Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw,
-		Texts: texts,
-	})
-	m, ok := f.Lookup(req.Model)
-	switch {
-	case !ok:
-		text := fmt.Sprintf("The model %q does not exist", req.Model)
-		writeOpenAIError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", text)
-		return
-	case !m.Embedding:
-		writeOpenAIError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support "+
-			"embeddings")
-		return
-	}
-	vectors, tokens, long := m.Embed(texts)
-	if long {
-		writeOpenAIError(w, http.StatusBadRequest, "exceed_context_size_error", "", "the request exceeds the "+
-			"available context size")
+	vectors, tokens, ok := f.EmbedTexts(w, r, raw, req.Model, texts, false, &openaiEncoder{})
+	if !ok {
 		return
 	}
 	type entry struct {
@@ -171,28 +156,19 @@ type openaiRequest struct {
 	} `json:"stream_options"`
 }
 
-// serveChat serves POST /v1/chat/completions. It rejects a wrong key (401) and a body that is not JSON (400); a request
-// that decode rejects is also a mismatch with the script.
+// serveChat serves POST /v1/chat/completions. It rejects a body that is not JSON (400); a request that decode rejects
+// is also a mismatch with the script.
 func (f openaiProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
-	if !f.checkKey(w, r) {
-		return
-	}
 	var req openaiRequest
 	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	form := &openaiEncoder{
+	seen, err := req.decode()
+	f.ServeDecoded(w, r, raw, seen, err, &openaiEncoder{
 		usage: req.StreamWith != nil && req.StreamWith.Usage, id: "chatcmpl-1",
 		made: time.Now().Unix(),
-	}
-	seen, err := req.decode()
-	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
-	if err != nil {
-		form.EncodeRefusal(w, f.Engine.Fail(seen, err.Error()))
-		return
-	}
-	f.ServeChat(w, r, seen, form)
+	})
 }
 
 // decode converts a request. It rejects whatever the strictest servers reject: tools and formats without a name or of
@@ -267,20 +243,17 @@ type openaiEncoder struct {
 // where the script sets it, except for a busy server and a missing model.
 func (f *openaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 	text, kind, code := a.Text, "invalid_request_error", ""
-	own := a.Quirks.ErrorLine == "" // the script gives no error text
 	switch a.Refusal {
 	case RefusedBusy:
 		kind, text = "unavailable_error", "Loading model"
 	case RefusedLength:
 		kind, code = "exceed_context_size_error", "context_length_exceeded"
-		if own {
-			text = "request (200000 tokens) exceeds the available context size (131072 tokens), try increasing it"
-		}
+		text = a.TextOr("request (200000 tokens) exceeds the available context size (131072 tokens), try increasing it")
 	case RefusedMissing:
 		code, text = "model_not_found", fmt.Sprintf("The model `%s` does not exist or you do not have access to it.",
 			a.Model)
 	case RefusedTools:
-		if own {
+		if a.Quirks.ErrorLine == "" {
 			kind, text = "server_error", "tools param requires --jinja flag"
 		}
 	case RefusedStatus, RefusedMismatch:

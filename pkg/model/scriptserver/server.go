@@ -2,17 +2,22 @@ package scriptserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"conclave/pkg/model"
 	"conclave/pkg/model/callcheck"
+	"conclave/pkg/model/internal/embedhash"
 )
 
 // Server is a model server on a port of its own on the loopback.
@@ -20,10 +25,9 @@ type Server struct {
 	URL    string // without a slash at the end
 	Engine *Engine
 
-	http   *http.Server
-	ctx    context.Context // cancelled by Close, which ends hanging requests
-	stop   context.CancelFunc
-	served chan struct{}
+	http *httptest.Server
+	ctx  context.Context // cancelled by Close, which ends hanging requests
+	stop context.CancelFunc
 
 	slots    chan struct{} // nil = no limit
 	slotTime time.Duration
@@ -108,22 +112,25 @@ func WithPullHold(release <-chan struct{}) Option {
 	return func(s *Server, _ *http.ServeMux) { s.pullHold = release }
 }
 
+// DefaultModel is the description of a model that has a script and no other description.
+func DefaultModel(name string) Model {
+	return Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true}
+}
+
+// Embed returns the embedding of a text.
+func (m Model) Embed(text string) []float32 {
+	return embedhash.Embed(text, cmp.Or(m.Dimensions, embedhash.Dimensions))
+}
+
 // Start starts a server for script, with the models of the script, on a free port of the loopback. The caller must
-// close it. It fails when it cannot listen.
-func Start(script Script, opts ...Option) (*Server, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{URL: "http://" + ln.Addr().String(), Engine: NewEngine(script), served: make(chan struct{})}
+// close it. It panics when it cannot listen.
+func Start(script Script, opts ...Option) *Server {
+	s := &Server{Engine: NewEngine(script)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.SetModel(Model{Name: "nomic-embed-text", Family: "nomic-bert", Parameters: "137M", Window: 8192, Embedding: true})
 	for name := range script {
 		if name != AnyModel {
-			s.SetModel(Model{
-				Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true,
-				Thinking: true,
-			})
+			s.SetModel(DefaultModel(name))
 		}
 	}
 	mux := http.NewServeMux()
@@ -131,19 +138,16 @@ func Start(script Script, opts ...Option) (*Server, error) {
 	for _, o := range opts {
 		o(s, mux)
 	}
-	s.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		defer close(s.served)
-		_ = s.http.Serve(ln)
-	}()
-	return s, nil
+	s.http = httptest.NewServer(mux)
+	s.URL = s.http.URL
+	return s
 }
 
 // Close stops the server and cancels its requests.
 func (s *Server) Close() {
 	s.stop()
-	_ = s.http.Close()
-	<-s.served
+	s.http.CloseClientConnections()
+	s.http.Close()
 }
 
 // UnreadErr returns the mismatches with the script, nil when there are none or a caller has read them with
@@ -164,9 +168,6 @@ func (s *Server) Err() error {
 	s.mu.Unlock()
 	return s.Engine.Err()
 }
-
-// Unused names the exchanges that no request has met.
-func (s *Server) Unused() []string { return s.Engine.Unused() }
 
 // Requests returns the chat and embedding requests so far, in order of arrival. Of more than maxRecorded the oldest are
 // dropped.
@@ -194,14 +195,9 @@ func (s *Server) Models() []Model {
 func (s *Server) SetModel(m Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.models {
-		if trimTag(s.models[i].Name) == trimTag(m.Name) {
-			s.models[i] = m
-			return
-		}
-	}
+	s.models = slices.DeleteFunc(s.models, func(had Model) bool { return trimTag(had.Name) == trimTag(m.Name) })
 	s.models = append(s.models, m)
-	slices.SortFunc(s.models, func(a, b Model) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
+	slices.SortFunc(s.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Lookup returns a model by name, with or without :latest; false = the server does not have it. A script for [AnyModel]
@@ -215,8 +211,7 @@ func (s *Server) Lookup(name string) (Model, bool) {
 		}
 	}
 	if s.Engine.scripts[AnyModel] != nil && name != "" {
-		return Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true},
-			true
+		return DefaultModel(name), true
 	}
 	return Model{}, false
 }
@@ -244,9 +239,8 @@ func (s *Server) load(name string) {
 // maxRecorded is the number of requests that are kept.
 const maxRecorded = 4096
 
-// Record keeps a request for [Server.Requests]; beyond maxRecorded the older half is dropped. [Server.ServeChat] calls
-// it.
-func (s *Server) Record(r Request) {
+// record keeps a request for [Server.Requests]; beyond maxRecorded the older half is dropped.
+func (s *Server) record(r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.requests) == maxRecorded {
@@ -257,11 +251,6 @@ func (s *Server) Record(r Request) {
 
 // maxBody is the largest request, in bytes.
 const maxBody = 64 << 20
-
-// ReadBody reads a request's body, up to maxBody.
-func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-}
 
 // Encoder writes an answer in a protocol. A value is used for one request.
 type Encoder interface {
@@ -302,13 +291,58 @@ func (s *Server) answerSelfTest(seen Request) *Answer {
 	return a
 }
 
+// EmbedTexts records an embedding request with the body raw and returns the embeddings of texts and their tokens, at
+// four bytes each. It refuses with f an unknown model, one without embeddings, and, unless truncate is set, a text
+// longer than the window: ok is then false.
+func (s *Server) EmbedTexts(w http.ResponseWriter, r *http.Request, raw []byte, name string, texts []string,
+	truncate bool, f Encoder,
+) (vectors [][]float32, tokens int, ok bool) {
+	s.record(Request{
+		Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts,
+	})
+	m, found := s.Lookup(name)
+	refusal := &Answer{Model: name, Refusal: RefusedMissing, Status: http.StatusNotFound}
+	switch {
+	case !found:
+		refusal.Text = fmt.Sprintf("model %q not found, try pulling it first", name)
+	case !m.Embedding:
+		refusal.Refusal, refusal.Status = RefusedStatus, http.StatusNotImplemented
+		refusal.Text = "this model does not support embeddings"
+	default:
+		s.load(m.Name)
+		long := false
+		for _, text := range texts {
+			n := len(text)/4 + 1
+			tokens, long = tokens+n, long || m.Window > 0 && n > m.Window
+			vectors = append(vectors, m.Embed(text))
+		}
+		if !long || truncate {
+			return vectors, tokens, true
+		}
+		refusal.Refusal, refusal.Status, refusal.Text = RefusedLength, http.StatusBadRequest, tooLongText
+	}
+	f.EncodeRefusal(w, refusal)
+	return nil, 0, false
+}
+
+// ServeDecoded is [Server.ServeChat] for a request that a protocol has read from the body raw. err is why it could not
+// decode it: then the request is refused, and does not match the script.
+func (s *Server) ServeDecoded(w http.ResponseWriter, r *http.Request, raw []byte, seen Request, err error, f Encoder) {
+	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
+	if err != nil {
+		f.EncodeRefusal(w, s.Engine.Fail(seen, err.Error()))
+		return
+	}
+	s.ServeChat(w, r, seen, f)
+}
+
 // ServeChat replies to one chat: it records the request, waits for a slot, takes the answer from the script and applies
 // the quirks of the connection. It refuses an unknown or unfit model and a full queue. When the client disconnects or a
 // quirk cuts the reply, it panics with [http.ErrAbortHandler], so that net/http cuts the connection.
 func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request, f Encoder) {
 	own := s.answerSelfTest(seen)
 	if own == nil {
-		s.Record(seen)
+		s.record(seen)
 	}
 	if refusal := s.refuseModel(seen); refusal != nil {
 		f.EncodeRefusal(w, refusal)
@@ -472,11 +506,12 @@ func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Req
 	case q.Garbage:
 		_, _ = out.Write([]byte(garbage))
 	case q.CutAfter != 0 || q.NoDone:
-		whole := &bufferedWriter{header: out.Header()}
+		whole := httptest.NewRecorder()
 		f.EncodeReply(whole, a)
 		// The announced length is more than is sent.
-		out.Header().Set("Content-Length", fmt.Sprint(whole.Len()))
-		_, _ = out.Write(whole.Bytes()[:whole.Len()/2])
+		maps.Copy(out.Header(), whole.Header())
+		out.Header().Set("Content-Length", fmt.Sprint(whole.Body.Len()))
+		_, _ = out.Write(whole.Body.Bytes()[:whole.Body.Len()/2])
 		out.Flush()
 		panic(http.ErrAbortHandler)
 	default:
@@ -539,24 +574,11 @@ type responseWriter struct {
 
 // Write implements [io.Writer]. It reports len(b) also when the replacement changes the length.
 func (w *responseWriter) Write(b []byte) (int, error) {
-	if w.invalid {
-		if _,
-			err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)),
-			[]byte{0xff, 0xfe})); err != nil {
-			return 0, err
-		}
-		return len(b), nil
+	if !w.invalid {
+		return w.ResponseWriter.Write(b)
 	}
-	return w.ResponseWriter.Write(b)
+	_, err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)), []byte{0xff, 0xfe}))
+	return len(b), err
 }
 
 func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
-
-// bufferedWriter keeps a reply in memory.
-type bufferedWriter struct {
-	bytes.Buffer
-	header http.Header
-}
-
-func (b *bufferedWriter) Header() http.Header { return b.header }
-func (b *bufferedWriter) WriteHeader(int)     {}

@@ -458,7 +458,7 @@ func TestMismatchIsReported(t *testing.T) {
 	if err := s.Err(); err == nil || !strings.Contains(err.Error(), `from user: "hi"`) {
 		t.Errorf("error %v", err)
 	}
-	if left := s.Unused(); len(left) != 1 || left[0] != "m 0" {
+	if left := s.Engine.Unused(); len(left) != 1 || left[0] != (scriptserver.Place{Model: "m"}) {
 		t.Errorf("unused %v", left)
 	}
 }
