@@ -43,8 +43,7 @@ type voice struct {
 	model   string // of the last reply
 	demo    bool
 	notes   []subjects.Note
-	delta   *agent.DeltaStream // of the closing persona
-	thought *agent.DeltaStream
+	streams *agent.AnswerStreams // of the closing persona; nil for others
 }
 
 // newVoice prepares a persona's turn. Call ids are unique to this attempt: a contribution that was interrupted is made
@@ -96,16 +95,9 @@ type closed struct {
 // published about it; nil when the process shuts down.
 func (t *turn) close(ctx context.Context, p Persona) (loop.State, *closed, error) {
 	v := t.newVoice(p, t.rounds()+1, true, t.Record().Done)
-	var err error
-	if v.delta, err = agent.NewDeltaStream(t.Out, subjects.ResponseDelta, name, t.Query.QueryID); err != nil {
-		return loop.State{}, nil, err
-	}
-	if v.thought, err = agent.NewDeltaStream(t.Out, subjects.ResponseThinking, name, t.Query.QueryID); err != nil {
-		return loop.State{}, nil, err
-	}
+	v.streams = agent.NewAnswerStreams(t.Out, name, t.Query.QueryID)
 	state, err := v.speak(ctx)
-	v.thought.Flush(ctx)
-	v.delta.Flush(ctx)
+	v.streams.Flush(ctx)
 	for _, n := range v.notes {
 		t.Note(n.Code, n.Text)
 	}
@@ -129,26 +121,13 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 	}
 	v.emitWorking(ctx)
 	of := t.abilities(v.persona)
-	a := loop.Agent{
-		Chat: wire.Client{
-			Out: t.Out, Role: subjects.RoleAssistant, Hint: t.Query.Hint, Timeout: cfg.Wall,
-			OnDone: v.onReply,
-		},
-		RunTool:  v.agent.RunTool,
-		Model:    cmp.Or(v.persona.Model, t.Query.Model),
-		System:   systemPrompt(v.persona, v.closing),
-		Calls:    agent.CallMode(of),
-		Question: subjects.UserText(t.Query.Query),
-		Stream:   cfg.Stream && of.Stream,
-		Limits:   cfg.loopLimits(v.closing),
-		Settings: settingsFile,
-		Now:      t.Out.Now,
-		NewID:    t.Out.NewID,
-	}
-	a.Options.Window = of.Window
-	if of.Thinking {
-		a.Think = &cfg.Thinking
-	}
+	a := agent.NewLoop(wire.Client{
+		Out: t.Out, Role: subjects.RoleAssistant, Hint: t.Query.Hint, Timeout: cfg.Wall,
+		OnDone: v.onReply,
+	}, of, &cfg.Thinking, cfg.loopLimits(v.closing), settingsFile)
+	a.RunTool, a.Model = v.agent.RunTool, cmp.Or(v.persona.Model, t.Query.Model)
+	a.System, a.Question = systemPrompt(v.persona, v.closing), subjects.UserText(t.Query.Query)
+	a.Stream = cfg.Stream && a.Stream
 	context := ""
 	if c := t.Record().Context; c != nil && a.Calls != loop.CallNative {
 		context = c.Text
@@ -205,23 +184,16 @@ func (v *voice) addNote(code, words string) {
 
 // hooks publish the progress of the persona, and of the closing one also the answer as it grows.
 func (v *voice) hooks(ctx context.Context) loop.Hooks {
-	flush := func() {
-		v.thought.Flush(ctx)
-		v.delta.Flush(ctx)
-	}
 	h := loop.Hooks{
 		Generating: func(step int) {
-			flush()
+			v.streams.Flush(ctx)
 			v.t.EmitState(subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step}, v.token)
 		},
 		Reading: func(step int, r model.Reading) {
-			v.t.EmitState(subjects.AgentState{
-				To: "GENERATING", Step: step,
-				Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole},
-			}, v.token)
+			v.t.EmitState(subjects.AgentState{To: "GENERATING", Step: step, Reading: wire.EncodeReading(r)}, v.token)
 		},
 		Interim: func(step int, interim string) {
-			flush()
+			v.streams.Flush(ctx)
 			v.t.EmitState(subjects.AgentState{To: "GENERATING", Step: step, Words: text.Clip(interim, 4<<10)}, v.token)
 		},
 		Started: func(step int, _ model.Call, _ string) {
@@ -230,11 +202,8 @@ func (v *voice) hooks(ctx context.Context) loop.Hooks {
 		Note: func(n loop.Note) { v.addNote(n.Code, n.Text) },
 	}
 	if v.closing {
-		h.Thinking = func(step int, words string) { v.thought.Write(ctx, step, words) }
-		h.Token = func(step int, words string) {
-			v.thought.Flush(ctx)
-			v.delta.Write(ctx, step, words)
-		}
+		h.Thinking = func(step int, words string) { v.streams.WriteThinking(ctx, step, words) }
+		h.Token = func(step int, words string) { v.streams.WriteToken(ctx, step, words) }
 	}
 	return h
 }

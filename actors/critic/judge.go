@@ -147,17 +147,10 @@ func (c *Critic) lookupWindow(ctx context.Context, out actor.Out) int {
 
 // isTransient reports whether a retry may overcome err. Unknown errors are transient.
 func isTransient(err error) bool {
-	if errors.Is(err, errUnreadable) || errors.Is(err, errDemoModel) || errors.Is(err, errTooManyAttempts) ||
-		errors.Is(err, model.ErrSwap) {
+	if model.IsAny(err, errUnreadable, errDemoModel, errTooManyAttempts, model.ErrSwap, model.ErrMissing,
+		model.ErrTooLong, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrNoThinking,
+		model.ErrNoTools) {
 		return false
-	}
-	for _, lasting := range []error{
-		model.ErrMissing, model.ErrTooLong, model.ErrRemote, model.ErrUnsupported,
-		model.ErrUnauthorized, model.ErrNoThinking, model.ErrNoTools,
-	} {
-		if errors.Is(err, lasting) {
-			return false
-		}
 	}
 	var f *subjects.Fault
 	if errors.As(err, &f) && f != nil {
@@ -186,8 +179,7 @@ func describeFailure(err error, tries int) string {
 		words = "the model did not judge in time"
 	case errors.As(err, &f) && f != nil:
 		words = f.Text
-	case errors.Is(err, errTooManyAttempts), errors.Is(err, model.ErrTooLong), errors.Is(err, model.ErrCut),
-		errors.Is(err, model.ErrUnreachable):
+	case model.IsAny(err, errTooManyAttempts, model.ErrTooLong, model.ErrCut, model.ErrUnreachable):
 		words = err.Error()
 	default:
 		words = "something went wrong; the critic's log says what"

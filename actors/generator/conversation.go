@@ -1,7 +1,6 @@
 package generator
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -75,17 +74,12 @@ type sessionCache struct {
 	capacity int
 
 	mu      sync.Mutex
-	order   *list.List // of session ids, most recently used first
-	entries map[string]*cachedSession
-}
-
-type cachedSession struct {
-	sessionState
-	element *list.Element
+	order   []string // session ids, most recently used last
+	entries map[string]*sessionState
 }
 
 func newSessionCache(most int) *sessionCache {
-	return &sessionCache{capacity: most, order: list.New(), entries: map[string]*cachedSession{}}
+	return &sessionCache{capacity: most, entries: map[string]*sessionState{}}
 }
 
 // get returns a cached session and marks it as used; false = it is not cached.
@@ -96,8 +90,9 @@ func (h *sessionCache) get(session string) (sessionState, bool) {
 	if s == nil {
 		return sessionState{}, false
 	}
-	h.order.MoveToFront(s.element)
-	return s.sessionState, true
+	h.forget(session)
+	h.order = append(h.order, session)
+	return *s, true
 }
 
 // put caches a session whose turn is finished, without its record. The least recently used session beyond the capacity
@@ -106,26 +101,18 @@ func (h *sessionCache) put(session string, s sessionState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.record = turnRecord{}
-	if old := h.entries[session]; old != nil {
-		old.sessionState = s
-		h.order.MoveToFront(old.element)
-		return
-	}
-	h.entries[session] = &cachedSession{s, h.order.PushFront(session)}
-	for h.order.Len() > h.capacity {
-		oldest := h.order.Remove(h.order.Back()).(string)
-		delete(h.entries, oldest)
+	h.entries[session] = &s
+	h.forget(session)
+	h.order = append(h.order, session)
+	for len(h.order) > h.capacity {
+		delete(h.entries, h.order[0])
+		h.order = h.order[1:]
 	}
 }
 
-// replace replaces the cached conversation of a session if its revision is from. A session that is not cached is not
-// added.
-func (h *sessionCache) replace(session string, from uint64, c subjects.Conversation, rev uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s := h.entries[session]; s != nil && s.conversationRev == from {
-		s.conversation, s.conversationRev = c, rev
-	}
+// forget removes a session from the order. The caller holds mu.
+func (h *sessionCache) forget(session string) {
+	h.order = slices.DeleteFunc(h.order, func(s string) bool { return s == session })
 }
 
 // replaceOlder replaces the cached conversation of a session if its revision is below rev. A session that is not cached
@@ -142,10 +129,8 @@ func (h *sessionCache) replaceOlder(session string, c subjects.Conversation, rev
 func (h *sessionCache) remove(session string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.entries[session]; s != nil {
-		h.order.Remove(s.element)
-		delete(h.entries, session)
-	}
+	h.forget(session)
+	delete(h.entries, session)
 }
 
 // loadSession returns a session from the cache, or reads it; one that does not exist is empty. A conversation that

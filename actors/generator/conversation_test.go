@@ -59,14 +59,14 @@ func TestSessionCache(t *testing.T) {
 			t.Errorf("%s: %v", s, ok)
 		}
 	}
-	h.replace("a", 9, subjects.Conversation{Summary: "old"}, 10)
-	h.replace("a", 1, subjects.Conversation{Summary: "new"}, 11)
-	h.replace("b", 0, subjects.Conversation{}, 12)
+	h.replaceOlder("a", subjects.Conversation{Summary: "old"}, 1)
+	h.replaceOlder("a", subjects.Conversation{Summary: "new"}, 11)
+	h.replaceOlder("b", subjects.Conversation{}, 12)
 	if s, _ := h.get("a"); s.conversation.Summary != "new" || s.conversationRev != 11 || s.recordRev != 2 {
 		t.Errorf("renewed: %+v", s)
 	}
 	h.remove("a")
-	if _, ok := h.get("a"); ok || h.order.Len() != 1 || len(h.entries) != 1 {
+	if _, ok := h.get("a"); ok || len(h.order) != 1 || len(h.entries) != 1 {
 		t.Error("it was not dropped")
 	}
 }

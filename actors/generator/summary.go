@@ -148,7 +148,7 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 		now, err := conversation.Replace(ctx, store, c, rev, next)
 		if err == nil {
 			actor.Step(ctx, "compact/after")
-			g.sessions.replace(session, rev, next, now)
+			g.sessions.replaceOlder(session, next, now)
 			break
 		}
 		// A grade is often stored just now: it comes soon after an answer, as a summary does.

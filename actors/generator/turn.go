@@ -26,10 +26,9 @@ type turn struct {
 
 	role       subjects.RoleModel
 	demoModel  bool
-	progress   *loop.State      // of the loop; nil = it did not run
-	results    agent.Collection // of this attempt and those before
-	delta      *agent.DeltaStream
-	thinking   *agent.DeltaStream
+	progress   *loop.State          // of the loop; nil = it did not run
+	results    agent.Collection     // of this attempt and those before
+	streams    *agent.AnswerStreams // nil for respondent B
 	counter    callCounter
 	callBegan  time.Time            // of the running model call, until its first token; zero = none
 	modelCalls []subjects.ModelCall // those with a first token
@@ -96,8 +95,8 @@ func (t *turn) Run(ctx context.Context) error {
 // runLoop runs the agent loop from state, with the current model and tools, and returns its last state. See
 // [loop.RunTurn] for errors.
 func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error) {
-	if err := t.openStreams(); err != nil {
-		return state, err
+	if !t.g.isRespondentB {
+		t.streams = agent.NewAnswerStreams(t.Out, t.g.Account, t.Query.QueryID)
 	}
 	t.role = t.g.models.Role(ctx, t.Out, subjects.RoleAssistant)
 	if err := t.checkImages(ctx); err != nil {
@@ -118,47 +117,21 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	return loop.RunTurn(ctx, a, in, t.hooks(ctx))
 }
 
-// openStreams opens the streams of deltas. Respondent B has none. It fails when the query id is not a valid token.
-func (t *turn) openStreams() (err error) {
-	if t.g.isRespondentB {
-		return nil
-	}
-	if t.delta, err = agent.NewDeltaStream(t.Out, subjects.ResponseDelta, t.g.Account, t.Query.QueryID); err != nil {
-		return err
-	}
-	t.thinking, err = agent.NewDeltaStream(t.Out, subjects.ResponseThinking, t.g.Account, t.Query.QueryID)
-	return err
-}
-
 // agent is the loop's agent for this turn, without examples. It asks the broker for tools; t.role must be set.
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
-	a := loop.Agent{
-		Chat: wire.Client{
-			Out: t.Out, Role: subjects.RoleAssistant, Hint: t.Query.Hint, Timeout: cfg.Wall,
-			OnDone: t.noteChunk,
-		},
-		RunTool:  t.caller().RunTool,
-		Model:    t.Query.Model,
-		System:   t.g.systemPrompt(),
-		Plain:    &cfg.System,
-		Tools:    t.discoverTools(ctx),
-		Calls:    agent.CallMode(t.role),
-		Question: t.describeQuestion(),
-		Stream:   cfg.Stream && t.role.Stream,
-		Limits:   cfg.loopLimits(),
-		Settings: settingsFile,
-		Hedge:    loop.Hedge{SearchTool: cfg.Hedge.Search, Query: t.ownWords(), Reask: cfg.Hedge.Reask},
-		Now:      t.Out.Now,
-		NewID:    t.Out.NewID,
-	}
-	a.Options.Window = t.role.Window
+	a := agent.NewLoop(wire.Client{
+		Out: t.Out, Role: subjects.RoleAssistant, Hint: t.Query.Hint, Timeout: cfg.Wall,
+		OnDone: t.noteChunk,
+	}, t.role, &cfg.Thinking, cfg.loopLimits(), settingsFile)
+	a.RunTool, a.Tools = t.caller().RunTool, t.discoverTools(ctx)
+	a.Model, a.System, a.Plain = t.Query.Model, t.g.systemPrompt(), &cfg.System
+	a.Question = t.describeQuestion()
+	a.Stream = cfg.Stream && a.Stream
+	a.Hedge = loop.Hedge{SearchTool: cfg.Hedge.Search, Query: t.ownWords(), Reask: cfg.Hedge.Reask}
 	if t.g.isRespondentB {
 		warm := float64(cfg.RespondentB.Temperature)
 		a.Model, a.Options.Temperature = cmp.Or(cfg.RespondentB.Model, a.Model), &warm
-	}
-	if t.role.Thinking {
-		a.Think = &cfg.Thinking
 	}
 	if !slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == cfg.Hedge.Search }) {
 		a.Hedge.SearchTool = "" // it must be offered
@@ -180,33 +153,27 @@ func (t *turn) noteChunk(c subjects.ChatChunk) {
 // hooks publish the progress of the loop and store its checkpoints. Respondent B publishes no thinking, tokens and
 // interim texts.
 func (t *turn) hooks(ctx context.Context) loop.Hooks {
-	flush := func() {
-		t.thinking.Flush(ctx)
-		t.delta.Flush(ctx)
-	}
 	h := loop.Hooks{
 		Generating: func(step int) {
-			flush()
+			t.streams.Flush(ctx)
 			t.transition(startGeneration, step)
 			t.callBegan = t.Out.Now()
 		},
 		Reading: func(step int, r model.Reading) {
 			t.EmitState(subjects.AgentState{
-				To: string(t.machine.current), Step: step,
-				Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole},
+				To: string(t.machine.current), Step: step, Reading: wire.EncodeReading(r),
 			})
 		},
 		Thinking: func(step int, text string) {
 			t.recordFirstToken(step)
-			t.thinking.Write(ctx, step, text)
+			t.streams.WriteThinking(ctx, step, text)
 		},
 		Token: func(step int, text string) {
 			t.recordFirstToken(step)
-			t.thinking.Flush(ctx)
-			t.delta.Write(ctx, step, text)
+			t.streams.WriteToken(ctx, step, text)
 		},
 		Interim: func(step int, interim string) {
-			flush()
+			t.streams.Flush(ctx)
 			t.EmitState(subjects.AgentState{
 				To: string(t.machine.current), Step: step,
 				Words: text.Clip(interim, 4<<10),
@@ -216,7 +183,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 		Finished: func(step int, d loop.FinishedCall) { t.callFinished(step, d) },
 		Note:     func(n loop.Note) { t.EmitNote(n.Code, n.Text) },
 		Checkpoint: func(ctx context.Context, s *loop.State) error {
-			flush()
+			t.streams.Flush(ctx)
 			return t.storeCheckpoint(ctx, s)
 		},
 	}

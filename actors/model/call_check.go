@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,33 +42,25 @@ func (t target) needsCallTest() bool {
 
 // scheduleCallTest has the tool calls of a model tested in a while, in the background. It does not wait. While a test
 // of the model waits or runs it does nothing.
-func (m *Model) scheduleCallTest(t target) {
+func (m *Model) scheduleCallTest(ctx context.Context, out actor.Out, t target) {
 	if _, scheduled := m.testing.LoadOrStore(t.key(), true); scheduled {
 		return
 	}
-	started := m.startTask(func(ctx context.Context, out actor.Out) error {
+	m.spawn(ctx, func(ctx context.Context) {
 		defer m.testing.Delete(t.key())
-		if err := m.testCalls(ctx, out, t); err != nil {
-			return fmt.Errorf("testing the tool calls of %s: %w", t.name, err)
+		if err := m.testCalls(ctx, out, t); err != nil && ctx.Err() == nil {
+			out.LogError(fmt.Errorf("testing the tool calls of %s: %w", t.name, err))
 		}
-		return nil
 	})
-	if !started {
-		m.testing.Delete(t.key())
-	}
 }
 
 // testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails: then it
 // is tested after its next use.
 func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
-	delay := m.cfg.CallTestDelay
-	if delay == 0 {
-		delay = callTestDelay
-	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-time.After(delay):
+	case <-time.After(cmp.Or(m.cfg.CallTestDelay, callTestDelay)):
 	}
 	steps := callcheck.Steps()
 	result := callTest{Total: len(steps), Digest: t.info.Digest}

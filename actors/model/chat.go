@@ -130,15 +130,14 @@ func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, s selecti
 		return err
 	}
 	if t.needsCallTest() && from.priority == foreground {
-		m.scheduleCallTest(t)
+		m.scheduleCallTest(ctx, out.WithIDs("", ""), t)
 	}
 	return nil
 }
 
 // isServerLost reports whether another server may answer a request that failed.
 func isServerLost(err error) bool {
-	return errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrCut) ||
-		errors.Is(err, model.ErrRunner)
+	return model.IsAny(err, model.ErrUnreachable, model.ErrMissing, model.ErrCut, model.ErrRunner)
 }
 
 // withAlternative bounds how long a call waits for the link to a machine before its first chunk: not long when another
@@ -151,7 +150,7 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 	if _, err := m.selectModel(ctx, s); err != nil {
 		return ctx
 	}
-	return withLinkTimeout(ctx, m.cfg.Link.withDefaults().Move)
+	return withLinkTimeout(ctx, m.cfg.Link.Move)
 }
 
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,22 +161,18 @@ type LinkTimes struct {
 }
 
 func (t LinkTimes) withDefaults() LinkTimes {
-	set := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
+	return LinkTimes{
+		KeepAlive: cmp.Or(t.KeepAlive, 500*time.Millisecond),
+		Silence:   cmp.Or(t.Silence, 1500*time.Millisecond),
+		Retry:     cmp.Or(t.Retry, 100*time.Millisecond),
+		Move:      cmp.Or(t.Move, 5*time.Second),
+		Lost:      cmp.Or(t.Lost, 20*time.Second),
+		Stall:     cmp.Or(t.Stall, 2*time.Minute),
+		Avoid:     cmp.Or(t.Avoid, time.Minute),
+		Lease:     cmp.Or(t.Lease, 10*time.Second),
+		Orphan:    cmp.Or(t.Orphan, 40*time.Second),
+		Refresh:   cmp.Or(t.Refresh, 2*time.Second),
 	}
-	set(&t.KeepAlive, 500*time.Millisecond)
-	set(&t.Silence, 1500*time.Millisecond)
-	set(&t.Retry, 100*time.Millisecond)
-	set(&t.Move, 5*time.Second)
-	set(&t.Lost, 20*time.Second)
-	set(&t.Stall, 2*time.Minute)
-	set(&t.Avoid, time.Minute)
-	set(&t.Lease, 10*time.Second)
-	set(&t.Orphan, 40*time.Second)
-	set(&t.Refresh, 2*time.Second)
-	return t
 }
 
 var errLinkSilent = errors.New("no sign of life from the machine")

@@ -22,22 +22,15 @@ import (
 // because the link may be cut: its output is kept until the hub has it, see [execution].
 type Executor struct {
 	machine string
-	server  Server
-	backend model.Backend
+	limits  Server  // as they are reported to the hub
+	server  *server // its queues are not used
 	times   LinkTimes
 
 	mu       sync.Mutex
 	calls    map[string]*execution
 	ended    []string // ids of ended calls, the oldest first: a late copy of a request must not run the model again
-	infos    map[string]timedInfo
 	stopping bool
 	running  sync.WaitGroup // of calls
-}
-
-// timedInfo is the properties of a model and when they were asked for.
-type timedInfo struct {
-	info model.Info
-	at   time.Time
 }
 
 // Bounds of an executor.
@@ -56,8 +49,8 @@ func NewExecutor(machine string, server Server, b model.Backend) (*Executor, err
 				model.ErrRemote, text.Clip(host, 100))
 	}
 	return &Executor{
-		machine: machine, server: server, backend: b, times: LinkTimes{}.withDefaults(),
-		calls: map[string]*execution{}, infos: map[string]timedInfo{},
+		machine: machine, limits: server, server: newServer(Ollama, server, b), times: LinkTimes{}.withDefaults(),
+		calls: map[string]*execution{},
 	}, nil
 }
 
@@ -84,9 +77,7 @@ func (x *Executor) Close(context.Context) error {
 	}
 	x.mu.Unlock()
 	x.running.Wait()
-	if c, ok := x.backend.(interface{ Close() }); ok {
-		c.Close()
-	}
+	x.server.close()
 	return nil
 }
 
@@ -105,55 +96,31 @@ func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], o
 	if err := checkCaller(in.From); err != nil {
 		return subjects.ModelReport{}, err
 	}
-	infos, err := x.backend.List(ctx)
+	infos, err := x.server.listModels(ctx)
 	if err != nil {
 		return subjects.ModelReport{}, toFault(ctx, err)
 	}
 	r := subjects.ModelReport{
-		Models: []subjects.MachineModel{}, Slots: cmp.Or(x.server.Slots, defaultSlots), Batch: cmp.Or(x.server.Batch,
+		Models: []subjects.MachineModel{}, Slots: cmp.Or(x.limits.Slots, defaultSlots), Batch: cmp.Or(x.limits.Batch,
 			defaultBatch),
-		Exclusive: x.server.Exclusive,
+		Exclusive: x.limits.Exclusive,
 	}
 	for _, listed := range infos {
-		if len(r.Models) == maxModels {
-			break
+		i, err := x.server.lookupInfo(ctx, listed.Name, out.Now())
+		if err == nil && i.Digest != listed.Digest { // it was pulled again
+			x.server.dropCache()
+			i, err = x.server.lookupInfo(ctx, listed.Name, out.Now())
 		}
-		i, err := x.lookupInfo(ctx, listed, out.Now())
-		if err != nil || checkName(i.Name) != nil || isRemote(i.Name, i.Remote) {
+		if err != nil || isRemote(listed.Name, cmp.Or(i.Remote, listed.Remote)) {
 			continue
 		}
 		r.Models = append(r.Models, subjects.MachineModel{
-			Name: i.Name, Digest: text.Clip(i.Digest, 100), Size: i.Size, Family: text.Clip(i.Family, 100),
-			Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
+			Name: listed.Name, Digest: text.Clip(listed.Digest, 100), Size: listed.Size,
+			Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
 			Tools: i.Tools, Thinking: i.Thinking, Embedding: i.Embedding, Loaded: listed.Loaded,
 		})
 	}
 	return r, nil
-}
-
-// lookupInfo adds to an entry of the server's list what only the model itself says, cached for infoTTL and its digest.
-func (x *Executor) lookupInfo(ctx context.Context, listed model.Info, now time.Time) (model.Info, error) {
-	x.mu.Lock()
-	c, ok := x.infos[listed.Name]
-	x.mu.Unlock()
-	if ok && c.info.Digest == listed.Digest && now.Sub(c.at) < infoTTL {
-		return c.info, nil
-	}
-	i, err := x.backend.Show(ctx, listed.Name)
-	if err != nil {
-		return model.Info{}, err
-	}
-	i.Name, i.Size, i.Digest = listed.Name, listed.Size, listed.Digest
-	if i.Remote == "" {
-		i.Remote = listed.Remote
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(x.infos) >= maxModels {
-		clear(x.infos)
-	}
-	x.infos[listed.Name] = timedInfo{i, now}
-	return i, nil
 }
 
 // checkModel rejects names that are none, and models that Ollama forwards to another machine.
@@ -161,7 +128,7 @@ func (x *Executor) checkModel(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	i, err := x.backend.Show(ctx, name)
+	i, err := x.server.backend.Show(ctx, name)
 	if err == nil && isRemote(name, i.Remote) {
 		err = fmt.Errorf("%w: %s would leave %s", model.ErrRemote, name, x.machine)
 	}
@@ -284,7 +251,7 @@ func (x *Executor) start(id string, r model.Request, limit time.Duration) (*exec
 	x.calls[id] = e
 	x.running.Go(func() {
 		defer cancel()
-		e.finish(e.generate(ctx, x.backend, r))
+		e.finish(e.generate(ctx, x.server.backend, r))
 	})
 	return e, nil
 }
@@ -330,7 +297,7 @@ func (x *Executor) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedReque
 	if err := x.checkModel(ctx, in.Body.Model); err != nil {
 		return subjects.EmbedReply{}, err
 	}
-	v, err := x.backend.Embed(ctx, in.Body.Model, in.Body.Texts)
+	v, err := x.server.backend.Embed(ctx, in.Body.Model, in.Body.Texts)
 	if err != nil {
 		return subjects.EmbedReply{}, toFault(ctx, err)
 	}
@@ -347,16 +314,8 @@ func (x *Executor) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest
 	if err := checkName(in.Body.Model); err != nil || isRemote(in.Body.Model, "") {
 		return subjects.Faultf(subjects.CodeMalformed, "this is not the name of a model for %s", x.machine)
 	}
-	for p, err := range x.backend.Pull(ctx, in.Body.Model) {
-		if err != nil {
-			return toFault(ctx, err)
-		}
-		if err := send(subjects.PullProgress{
-			Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200),
-			Total: p.Total, Completed: p.Completed,
-		}); err != nil {
-			return err
-		}
+	if err := x.server.pull(ctx, in.Body.Model, send); err != nil {
+		return toFault(ctx, err)
 	}
 	return nil
 }

@@ -22,8 +22,8 @@ type machine struct {
 	name   string
 	out    actor.Out
 	times  LinkTimes
-	server *server // with this machine as its backend
-	spawn  func(work func(closing <-chan struct{}))
+	server *server                                                   // with this machine as its backend
+	spawn  func(ctx context.Context, work func(ctx context.Context)) // see [Model.spawn]
 
 	mu        sync.Mutex
 	models    []model.Info
@@ -84,7 +84,7 @@ func (c *machine) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 			machine: c, yield: yield, begun: time.Now(), heard: time.Now(),
 			body: subjects.ModelRun{Call: c.out.NewID(), Request: &q, Millis: time.Until(deadline).Milliseconds()},
 		}
-		defer c.endCall(call.body.Call)
+		defer c.endCall(ctx, call.body.Call)
 		if err := call.read(ctx); err != nil && !call.stopped {
 			yield(model.Chunk{}, err)
 		}
@@ -278,23 +278,21 @@ const maxCountedTokens = 1 << 24
 
 // endCall tells the machine, in the background, that a call is not read any more. It repeats that while the link is
 // down, for as long as the machine keeps a call that nobody reads.
-func (c *machine) endCall(id string) {
+func (c *machine) endCall(ctx context.Context, id string) {
 	topic, err := subjects.MachineRunEnd.With(c.name)
 	if err != nil {
 		return
 	}
-	c.spawn(func(closing <-chan struct{}) {
-		ctx, cancel := context.WithTimeout(context.Background(), c.times.Orphan)
-		defer cancel()
-		for ctx.Err() == nil {
-			attempt, cancel := context.WithTimeout(ctx, c.times.Silence)
+	c.spawn(ctx, func(closing context.Context) {
+		for end := time.Now().Add(c.times.Orphan); time.Now().Before(end); {
+			attempt, cancel := context.WithTimeout(context.WithoutCancel(closing), c.times.Silence)
 			_, err := actor.Ask(attempt, c.out, topic, subjects.ModelRunEnd{Call: id})
 			cancel()
 			if err == nil || actor.IsReplyFault(err) {
 				return
 			}
 			select {
-			case <-closing: // the machine ends the call by itself
+			case <-closing.Done(): // the machine ends the call by itself
 				return
 			case <-time.After(c.times.Silence):
 			}

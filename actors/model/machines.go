@@ -42,7 +42,7 @@ func (m *Model) setMachines(names []string, out actor.Out) {
 		if m.machines.all[name] != nil || isServerName(name) || subjects.CheckToken(name) != nil {
 			continue
 		}
-		c := &machine{name: name, out: out, times: m.cfg.Link.withDefaults(), spawn: m.spawn, reason: "not reached yet"}
+		c := &machine{name: name, out: out, times: m.cfg.Link, spawn: m.spawn, reason: "not reached yet"}
 		c.server = newServer(name, Server{URL: "http://localhost", Queue: m.cfg.Ollama.Queue}, c)
 		m.machines.all[name] = c
 	}
@@ -51,11 +51,6 @@ func (m *Model) setMachines(names []string, out actor.Out) {
 // isServerName reports whether a name stands for a server in model names, so that no machine can have it.
 func isServerName(name string) bool {
 	return slices.Contains([]string{Ollama, OpenAI, Anthropic, Google, Scripted}, name)
-}
-
-// spawn runs work in the background; closing is closed when the actor closes, which waits for it.
-func (m *Model) spawn(work func(closing <-chan struct{})) {
-	m.running.Go(func() { work(m.closing) })
 }
 
 // refreshMachines asks all machines for their models, at the same time, and returns when all have replied or failed.
@@ -352,7 +347,7 @@ func (m *Model) watchMachines(ctx context.Context, out actor.Out) {
 			m.refreshMachines(ctx)
 			next := time.Until(again)
 			if len(m.machines.list()) > 0 {
-				next = min(next, m.cfg.Link.withDefaults().Refresh)
+				next = min(next, m.cfg.Link.Refresh)
 			}
 			select {
 			case <-ctx.Done():

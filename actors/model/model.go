@@ -39,26 +39,24 @@ type Model struct {
 	machinesChanged chan struct{} // a machine was added or removed
 	ollamaPresence
 
-	tasks     chan task
-	stopTasks context.CancelFunc // nil before Start
-	running   sync.WaitGroup     // of the goroutines that start and run tasks, and of [machine.endCall]
-	closing   chan struct{}      // closed by Close
-	stop      func()             // closes it
-	testing   sync.Map           // names of the models whose self-test waits or runs
+	running sync.WaitGroup  // of the goroutines of spawn
+	closing context.Context // ended by Close
+	stop    context.CancelFunc
+	testing sync.Map // names of the models whose self-test waits or runs
 }
 
 // New returns a model actor for the given backends, by the name of their server in cfg; a configured server without a
 // backend is not used. demo is the built-in demo model, nil for none. cfg must be valid.
 func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a actor.Audit, h actor.Hasher) *Model {
+	cfg.Link = cfg.Link.withDefaults()
 	m := &Model{
-		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h, tasks: make(chan task, maxTasks),
+		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h,
 		gate: &actor.Gate{
 			Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked",
 			Done: "the model answered",
 		},
 	}
-	m.closing = make(chan struct{})
-	m.stop = sync.OnceFunc(func() { close(m.closing) })
+	m.closing, m.stop = context.WithCancel(context.Background())
 	m.meter = newMeter(cfg.MeasuredFile)
 	m.swaps.seen = map[string]swap{}
 	m.probe, m.machinesChanged = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -99,18 +97,13 @@ func (m *Model) Routes() []actor.Route {
 	}
 }
 
-// Close implements [actor.Closer]: it ends the tasks, closes the backends that can be closed, stores what was measured
-// and closes the audit log.
+// Close implements [actor.Closer]: it ends the work in the background, closes the backends that can be closed, stores
+// what was measured and closes the audit log.
 func (m *Model) Close(ctx context.Context) error {
 	m.stop()
-	if m.stopTasks != nil {
-		m.stopTasks()
-	}
 	m.running.Wait()
 	for _, s := range m.servers {
-		if c, ok := s.backend.(interface{ Close() }); ok {
-			c.Close()
-		}
+		s.close()
 	}
 	return errors.Join(m.meter.write(time.Now(), true), m.gate.Close(ctx), m.audit.Close(ctx))
 }

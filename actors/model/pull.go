@@ -41,21 +41,19 @@ func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 		return m.refuse(ctx, out, rec, err)
 	}
 	_, err = actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.Empty, error) {
-		err := runPull(ctx, p, s, backendName, send)
+		err := p.Check()
+		if err == nil {
+			err = s.pull(ctx, backendName, send)
+		}
 		s.dropCache()
 		return subjects.Empty{}, reportOutcome(ctx, p, true, err)
 	})
 	return err
 }
 
-// runPull downloads a model and sends the progress; nil = the download is complete. It ends with the first error of the
+// pull downloads a model and sends the progress; nil = the download is complete. It ends with the first error of the
 // backend or of send, or with the cause of ctx.
-func runPull(ctx context.Context, p *actor.Permit, s *server, backendName string,
-	send func(subjects.PullProgress) error,
-) error {
-	if err := p.Check(); err != nil {
-		return err
-	}
+func (s *server) pull(ctx context.Context, backendName string, send func(subjects.PullProgress) error) error {
 	for p, err := range s.backend.Pull(ctx, backendName) {
 		if err != nil {
 			return err

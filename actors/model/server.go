@@ -167,6 +167,13 @@ func (s *server) lookupInfo(ctx context.Context, backendName string, now time.Ti
 	return info, nil
 }
 
+// close closes the backend, if it can be closed.
+func (s *server) close() {
+	if c, ok := s.backend.(interface{ Close() }); ok {
+		c.Close()
+	}
+}
+
 // dropCache makes the next lookupInfo of every model ask the server.
 func (s *server) dropCache() {
 	s.mu.Lock()

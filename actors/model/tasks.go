@@ -11,43 +11,23 @@ import (
 	"conclave/subjects"
 )
 
-// task is work of the actor that no request waits for. Its error is logged.
-type task func(ctx context.Context, out actor.Out) error
+// ownTimeout is the timeout of one request of the actor itself, with the wait for its slot.
+const ownTimeout = 10 * time.Minute
 
-const (
-	maxTasks   = 8                // tasks that wait to be started; further ones are dropped
-	ownTimeout = 10 * time.Minute // of one request of the actor itself, with the wait for its slot
-)
-
-// Start implements [actor.Starter]: tasks run until Close, whatever becomes of ctx.
+// Start implements [actor.Starter].
 func (m *Model) Start(ctx context.Context, out actor.Out) error {
-	ctx, m.stopTasks = context.WithCancel(context.WithoutCancel(ctx))
-	m.running.Go(func() { m.watchMachines(ctx, out) })
-	m.running.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case run := <-m.tasks:
-				m.running.Go(func() {
-					if err := run(ctx, out); err != nil && ctx.Err() == nil {
-						out.LogError(err)
-					}
-				})
-			}
-		}
-	})
+	m.spawn(ctx, func(ctx context.Context) { m.watchMachines(ctx, out) })
 	return nil
 }
 
-// startTask queues a task and reports whether it did: it drops the task when maxTasks wait. It does not block.
-func (m *Model) startTask(run task) bool {
-	select {
-	case m.tasks <- run:
-		return true
-	default:
-		return false
-	}
+// spawn runs work in the background with the values of ctx. Its context ends when the actor closes, which waits for it.
+func (m *Model) spawn(ctx context.Context, work func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m.running.Go(func() {
+		defer cancel()
+		defer context.AfterFunc(m.closing, cancel)()
+		work(ctx)
+	})
 }
 
 // runOwnChat asks a model on behalf of the actor itself, at the lowest priority and in the audit log like every call.

@@ -138,15 +138,8 @@ func (e textEmbedder) embedBatch(ctx context.Context, batch []window, add func(w
 
 // isRejection reports whether an error may be about one of the texts, and not about the server or the model.
 func isRejection(err error) bool {
-	for _, other := range []error{
-		model.ErrUnreachable, model.ErrMissing, model.ErrBusy, model.ErrRemote, model.ErrUnsupported,
-		model.ErrUnauthorized, model.ErrCut, model.ErrRunner,
-	} {
-		if errors.Is(err, other) {
-			return false
-		}
-	}
-	return true
+	return !model.IsAny(err, model.ErrUnreachable, model.ErrMissing, model.ErrBusy, model.ErrRemote,
+		model.ErrUnsupported, model.ErrUnauthorized, model.ErrCut, model.ErrRunner)
 }
 
 // splitWindows splits a text into parts of at most size bytes, between words where there are any, and never inside a

@@ -41,13 +41,11 @@ const (
 	summaryPredict = 300     // output tokens of a summary
 )
 
-func sessions() actor.Bucket[sessionRecord] {
-	return actor.Bucket[sessionRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
-}
+var sessions = actor.Bucket[sessionRecord]{Name: bucket, MaxSize: maxRecord}
 
 // loadSession reads the record of the session.
 func (t *task) loadSession(ctx context.Context) (sessionRecord, error) {
-	v, err := sessions().Load(ctx, t.Out, sessionKey(t.Session))
+	v, err := sessions.Load(ctx, t.Out, sessionKey(t.Session))
 	return v.Value, err
 }
 
@@ -80,7 +78,7 @@ func (s sessionRecord) describe() string {
 // summarizes the earlier tasks when they take too much of the window.
 func (t *task) Append(ctx context.Context, p respondent.Pending) error {
 	r := t.Record()
-	v, err := sessions().Update(ctx, t.Out, "session.add", sessionKey(t.Session),
+	v, err := sessions.Update(ctx, t.Out, "session.add", sessionKey(t.Session),
 		func(s *sessionRecord, _ bool) (bool, error) {
 			if _, ok := s.Tokens[t.Query.QueryID]; ok {
 				return false, nil
@@ -137,7 +135,7 @@ func (t *task) compact(ctx context.Context, s sessionRecord) {
 	if summary = newFilter(old).apply(summary); err != nil || strings.Trim(summary, " ….,") == "" {
 		summary = describeTitles(s.Tasks[:n])
 	}
-	_, err = sessions().Update(ctx, t.Out, "session.compact", sessionKey(t.Session),
+	_, err = sessions.Update(ctx, t.Out, "session.compact", sessionKey(t.Session),
 		func(now *sessionRecord, _ bool) (bool, error) {
 			if len(now.Tasks) < n || now.Tasks[0].TaskID != s.Tasks[0].TaskID ||
 				now.Tasks[n-1].TaskID != s.Tasks[n-1].TaskID {

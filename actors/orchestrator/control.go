@@ -30,9 +30,7 @@ type controlRecord struct {
 	Time   time.Time `json:"time"`
 }
 
-func controlBucket() actor.Bucket[controlRecord] {
-	return actor.Bucket[controlRecord]{Name: bucket, Timeout: storeTimeout}
-}
+var controlRecords = actor.Bucket[controlRecord]{Name: bucket}
 
 // controls hands the user's changes to the tasks of this process. The zero value is ready.
 type controls struct {
@@ -87,7 +85,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 	if subjects.CheckToken(q.TaskID) != nil {
 		return refuse("the id of the task is invalid; conclave task list shows all")
 	}
-	v, err := tasks().Load(ctx, out, subjects.TaskKey(q.TaskID))
+	v, err := tasks.Load(ctx, out, subjects.TaskKey(q.TaskID))
 	switch {
 	case err != nil:
 		return subjects.TaskChanged{}, err
@@ -106,7 +104,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 		if err := p.Check(); err != nil {
 			return subjects.TaskChanged{}, err
 		}
-		_, err := controlBucket().Update(ctx, out, "task.change", controlKey(q.TaskID),
+		_, err := controlRecords.Update(ctx, out, "task.change", controlKey(q.TaskID),
 			func(c *controlRecord, _ bool) (bool, error) {
 				if c.Action == subjects.ChangeCancel {
 					return false, nil // it ends; nothing undoes that
@@ -131,7 +129,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 
 // wanted is the user's last change of the task; "" = there is none, or it cannot be read now.
 func (t *task) wanted(ctx context.Context) string {
-	v, err := controlBucket().Load(ctx, t.Out, controlKey(t.Query.QueryID))
+	v, err := controlRecords.Load(ctx, t.Out, controlKey(t.Query.QueryID))
 	if err != nil {
 		return ""
 	}

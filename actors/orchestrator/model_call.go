@@ -81,14 +81,7 @@ func (t *task) readReply(ctx context.Context, chat model.Chat, q model.Request) 
 
 // isModelError reports whether an error is one of a model server.
 func isModelError(err error) bool {
-	for _, e := range []error{
-		model.ErrUnreachable, model.ErrMissing, model.ErrTooLong, model.ErrBusy, model.ErrMalformed, model.ErrCut,
-		model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrNoVision,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	var timeout *loop.TimeoutError
-	return errors.As(err, &timeout)
+	return errors.As(err, new(*loop.TimeoutError)) || model.IsAny(err, model.ErrUnreachable, model.ErrMissing,
+		model.ErrTooLong, model.ErrBusy, model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported,
+		model.ErrUnauthorized, model.ErrNoVision)
 }

@@ -43,7 +43,7 @@ func New(cfg Config, a actor.Audit, h actor.Hasher) *Orchestrator {
 	}, NotDone: "the task was not changed", Done: "the task was changed"}
 	o := &Orchestrator{cfg: cfg, audit: a, gate: gate, hash: h, slots: make(chan struct{}, cfg.Tasks)}
 	o.Respondent = respondent.Respondent[taskRecord]{
-		Account: subjects.Orchestrator, Tokens: 1, Unlimited: true, Patience: otherOwnerPatience, Bucket: tasks(),
+		Account: subjects.Orchestrator, Tokens: 1, Unlimited: true, Patience: otherOwnerPatience, Bucket: tasks,
 		Key: func(_, query string) string { return subjects.TaskKey(query) },
 		Fields: func(r *taskRecord) respondent.Fields {
 			return respondent.Fields{

@@ -33,36 +33,26 @@ func (t *task) writeReport(ctx context.Context) string {
 		t.Out.LogError(fmt.Errorf("spawning the agent that reports: %w", err))
 		return ""
 	}
-	delta, err := agent.NewDeltaStream(t.Out, subjects.ResponseDelta, subjects.Orchestrator, t.Query.QueryID)
-	if err != nil {
-		return ""
-	}
+	streams := agent.NewAnswerStreams(t.Out, subjects.Orchestrator, t.Query.QueryID)
 	var results []string
 	for _, s := range r.Subtasks {
-		switch {
-		case s.Return != nil:
-			results = append(results, describeReturn(s))
-		default:
-			results = append(results, fmt.Sprintf("%s (%s): %s", s.Title, s.State, s.Doubt))
+		result := fmt.Sprintf("%s (%s): %s", s.Title, s.State, s.Doubt)
+		if s.Return != nil {
+			result = describeReturn(s)
 		}
+		results = append(results, result)
 	}
 	info := t.o.models.Role(ctx, t.Out, subjects.RoleAssistant)
-	a := loop.Agent{
-		Chat:   wire.Client{Out: t.Out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall},
-		System: readPrompt("report"), Stream: info.Stream,
-		Limits: t.o.cfg.loopLimits(t.tokensLeft()), Settings: settingsFile, Now: t.Out.Now, NewID: t.Out.NewID,
-	}
-	a.Options.Window = info.Window
-	if info.Thinking {
-		a.Think = &t.o.cfg.Thinking
-	}
+	a := agent.NewLoop(wire.Client{Out: t.Out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall}, info,
+		&t.o.cfg.Thinking, t.o.cfg.loopLimits(t.tokensLeft()), settingsFile)
+	a.System = readPrompt("report")
 	question := "The task: " + r.Query + "\n\nThe results:\n" + frame(strings.Join(results, "\n\n"), r.Nonce) +
 		"\n\nWrite the report for the user."
 	last, err := loop.RunTurn(ctx, a,
 		loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{
-			Token: func(step int, words string) { delta.Write(ctx, step, words) },
+			Token: func(step int, words string) { streams.WriteToken(ctx, step, words) },
 		})
-	delta.Flush(ctx)
+	streams.Flush(ctx)
 	t.addUsage(last.Usage)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -185,7 +175,7 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 	var unavailable []subjects.UnavailableTool
 	for _, s := range r.Subtasks {
 		for _, kind := range []string{kindSubtask, kindCheck} {
-			v, err := workBucket().Load(ctx, t.Out, workKey(t.Query.QueryID, kind, s.ID))
+			v, err := works.Load(ctx, t.Out, workKey(t.Query.QueryID, kind, s.ID))
 			if err != nil {
 				return res, err
 			}
@@ -248,10 +238,10 @@ func (t *task) shrinkWorks(ctx context.Context, all []subjects.Subtask) {
 	for _, s := range all {
 		for _, kind := range []string{kindSubtask, kindCheck} {
 			key := workKey(t.Query.QueryID, kind, s.ID)
-			v, err := workBucket().Load(ctx, t.Out, key)
+			v, err := works.Load(ctx, t.Out, key)
 			if err == nil && v.Value.State != nil {
 				v.Value.State, v.Value.Runs = nil, nil
-				_, err = workBucket().Store(ctx, t.Out, "work.shrink", key, v)
+				_, err = works.Store(ctx, t.Out, "work.shrink", key, v)
 			}
 			if err != nil {
 				t.Out.LogError(err)

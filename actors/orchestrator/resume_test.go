@@ -199,7 +199,7 @@ func TestRecordOfEarlierVersion(t *testing.T) {
 			t.Errorf("published %s under %s", m.Subject, m.ID)
 		}
 	}
-	v, err := sessions().Load(t.Context(), w.Out(), sessionKey("s1"))
+	v, err := sessions.Load(t.Context(), w.Out(), sessionKey("s1"))
 	if err != nil || len(v.Value.Tasks) != 1 || v.Value.Tasks[0].Summary != "It is done." {
 		t.Errorf("%+v %v", v.Value, err)
 	}
@@ -433,7 +433,7 @@ func TestCompaction(t *testing.T) {
 		strings.Contains(last.text(), `task\":\"Task 0`) {
 		t.Errorf("%s", last.text())
 	}
-	v, err := sessions().Load(t.Context(), w.Out(), sessionKey("s1"))
+	v, err := sessions.Load(t.Context(), w.Out(), sessionKey("s1"))
 	if err != nil || v.Value.Compacted == 0 || len(v.Value.Summary) > maxSummary+3 ||
 		v.Value.tokensWithout("q1") >= v.Value.tokensWithout("none") {
 		t.Errorf("%+v %v", v.Value, err)

@@ -73,17 +73,15 @@ type workRecord struct {
 	Unavailable []subjects.UnavailableTool `json:"unavailable,omitempty"`
 }
 
-func tasks() actor.Bucket[taskRecord] {
-	return actor.Bucket[taskRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
-}
-
-func workBucket() actor.Bucket[workRecord] {
-	return actor.Bucket[workRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
-}
+// Values of the bucket. Each kind has keys of its own.
+var (
+	tasks = actor.Bucket[taskRecord]{Name: bucket, MaxSize: maxRecord}
+	works = actor.Bucket[workRecord]{Name: bucket, MaxSize: maxRecord}
+)
 
 // Load implements [respondent.Work].
 func (t *task) Load(ctx context.Context, _ bool) (v actor.Versioned[taskRecord], done bool, err error) {
-	v, err = tasks().Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
+	v, err = tasks.Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
 	if err != nil {
 		return v, false, err
 	}

@@ -88,12 +88,8 @@ func (t *task) isTooLong() bool {
 // isAnswerable reports whether an error ends the task or the subtask with a report about it: an error of the model, of
 // another actor's reply, or of the plan. Any other is retried.
 func isAnswerable(err error) bool {
-	for _, e := range []error{errInvalidPlan, errDemoModel, errNothingPlanned, errNoTokens, respondent.ErrTooLarge} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return actor.IsReplyFault(err) || isModelError(err)
+	return actor.IsReplyFault(err) || isModelError(err) ||
+		model.IsAny(err, errInvalidPlan, errDemoModel, errNothingPlanned, errNoTokens, respondent.ErrTooLarge)
 }
 
 // awaitSlot waits until this process may run one more task.

@@ -101,7 +101,7 @@ func (w *worker) end(ctx context.Context, ret subjects.AgentReturn, doubt string
 func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*worker, error) {
 	w := &worker{t: t, kind: kind, subtask: s}
 	for range 8 {
-		v, err := workBucket().Load(ctx, t.Out, w.key())
+		v, err := works.Load(ctx, t.Out, w.key())
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*
 
 // checkOwner fails with respondent.ErrNotOwner when another process has claimed the task.
 func (t *task) checkOwner(ctx context.Context) error {
-	v, err := tasks().Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
+	v, err := tasks.Load(ctx, t.Out, subjects.TaskKey(t.Query.QueryID))
 	if err == nil && v.Value.Owner != t.Owner {
 		err = respondent.ErrNotOwner
 	}
@@ -135,7 +135,7 @@ func (w *worker) key() string { return workKey(w.t.Query.QueryID, w.kind, w.subt
 func (w *worker) store(ctx context.Context, step string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	stored, err := respondent.StoreOwned(ctx, w.t.Out, workBucket(), step, w.key(), actor.Versioned[workRecord]{
+	stored, err := respondent.StoreOwned(ctx, w.t.Out, works, step, w.key(), actor.Versioned[workRecord]{
 		Value:    w.record,
 		Revision: w.rev,
 	}, func(r *workRecord) string { return r.Owner })
@@ -265,17 +265,9 @@ func (w *worker) runLoop(ctx context.Context) error {
 	if len(unavailable) > 0 {
 		system += "\n\n" + noSearch
 	}
-	a := loop.Agent{
-		Chat:    wire.Client{Out: w.t.Out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall},
-		RunTool: w.agent.RunTool, System: system, Tools: tools, Calls: agent.CallMode(info),
-		Question: w.subtask.Instructions,
-		Stream:   info.Stream, Limits: cfg.loopLimits(w.t.tokensLeft()), Settings: settingsFile, Now: w.t.Out.Now,
-		NewID: w.t.Out.NewID,
-	}
-	a.Options.Window = info.Window
-	if info.Thinking {
-		a.Think = &cfg.Thinking
-	}
+	a := agent.NewLoop(wire.Client{Out: w.t.Out, Role: role, Hint: w.subtask.Hint, Timeout: cfg.Wall}, info,
+		&cfg.Thinking, cfg.loopLimits(w.t.tokensLeft()), settingsFile)
+	a.RunTool, a.System, a.Tools, a.Question = w.agent.RunTool, system, tools, w.subtask.Instructions
 	state := loop.State{Messages: []model.Message{w.taskMessage()}}
 	if w.record.State != nil {
 		state = *w.record.State

@@ -59,3 +59,33 @@ func (l *DeltaStream) Flush(ctx context.Context) {
 	l.text.Reset()
 	l.lastEmit = l.out.Now()
 }
+
+// AnswerStreams publish the thinking and the answer of a model as they are generated; nil publishes nothing. What was
+// thought is published before the text that follows it.
+type AnswerStreams struct{ thinking, answer *DeltaStream }
+
+// NewAnswerStreams are the streams of the respondent from for a question, whose id must be a valid token.
+func NewAnswerStreams(out actor.Out, from, query string) *AnswerStreams {
+	thinking, _ := NewDeltaStream(out, subjects.ResponseThinking, from, query)
+	answer, _ := NewDeltaStream(out, subjects.ResponseDelta, from, query)
+	return &AnswerStreams{thinking, answer}
+}
+
+// Flush publishes what is merged so far.
+func (s *AnswerStreams) Flush(ctx context.Context) {
+	if s != nil {
+		s.thinking.Flush(ctx)
+		s.answer.Flush(ctx)
+	}
+}
+
+// WriteThinking adds thinking of a step.
+func (s *AnswerStreams) WriteThinking(ctx context.Context, step int, text string) {
+	s.thinking.Write(ctx, step, text)
+}
+
+// WriteToken adds text of a step.
+func (s *AnswerStreams) WriteToken(ctx context.Context, step int, text string) {
+	s.thinking.Flush(ctx)
+	s.answer.Write(ctx, step, text)
+}

@@ -7,6 +7,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
+	"conclave/pkg/model/wire"
 	"conclave/subjects"
 )
 
@@ -65,6 +66,22 @@ func (m *Models) list(ctx context.Context, out actor.Out) []subjects.RoleModel {
 	defer m.mu.Unlock()
 	m.roles, m.at = list.Roles, out.Now()
 	return list.Roles
+}
+
+// NewLoop returns the agent of a loop that asks the model of a role by chat, with the clock and the ids of chat.Out.
+// thinking is whether a model that can think is asked to.
+func NewLoop(chat wire.Client, role subjects.RoleModel, thinking *bool, limits loop.Limits,
+	settings string,
+) loop.Agent {
+	a := loop.Agent{
+		Chat: chat, Calls: CallMode(role), Stream: role.Stream, Limits: limits, Settings: settings, Now: chat.Out.Now,
+		NewID: chat.Out.NewID,
+	}
+	a.Options.Window = role.Window
+	if role.Thinking {
+		a.Think = thinking
+	}
+	return a
 }
 
 // CallMode is how the model of a role calls tools. A model that the user chose for a question is not known; the loop

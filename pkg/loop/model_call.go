@@ -167,16 +167,9 @@ func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) erro
 // isUnknownError reports whether err is none of the errors of package model and no timeout. A cancellation is unknown,
 // too.
 func isUnknownError(err error) bool {
-	for _, known := range []error{
-		model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking, model.ErrTooLong, model.ErrBusy,
-		model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, errCallTimeout,
-		errTurnTimeout, context.DeadlineExceeded,
-	} {
-		if errors.Is(err, known) {
-			return false
-		}
-	}
-	return true
+	return !model.IsAny(err, model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking,
+		model.ErrTooLong, model.ErrBusy, model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported,
+		model.ErrUnauthorized, errCallTimeout, errTurnTimeout, context.DeadlineExceeded)
 }
 
 // awaitStop reports whether ctx ends within stopWait. The model may learn of a stop before ctx ends: its error about

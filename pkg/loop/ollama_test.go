@@ -227,7 +227,7 @@ func TestServerQuirks(t *testing.T) {
 					t.Errorf("tokens %q", tokens.String())
 				}
 				if left := server.Engine.Unused(); len(left) > 0 {
-					t.Errorf("not asked for: %q", left)
+					t.Errorf("not asked for: %v", left)
 				}
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 )
@@ -200,6 +201,11 @@ var (
 	// only over the bus: no model actor received the request; one that restarts is back soon
 	ErrAway = fmt.Errorf("%w: the model actor is not running", ErrUnreachable)
 )
+
+// IsAny reports whether err is any of some errors, for errors.Is.
+func IsAny(err error, all ...error) bool {
+	return slices.ContainsFunc(all, func(one error) bool { return errors.Is(err, one) })
+}
 
 // NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the
 // model and says how to choose one that can: able are the names of such models that are installed, if any are known.

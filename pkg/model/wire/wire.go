@@ -179,10 +179,7 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done, Notice: c.Notice}
 	if c.Reading != nil {
-		p.Reading = &subjects.PromptReading{
-			Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds(),
-			Whole: c.Reading.Whole,
-		}
+		p.Reading = EncodeReading(*c.Reading)
 	}
 	if len(c.Calls) > 0 {
 		var err error
@@ -198,6 +195,11 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 		}
 	}
 	return p, nil
+}
+
+// EncodeReading returns the message for r.
+func EncodeReading(r model.Reading) *subjects.PromptReading {
+	return &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole}
 }
 
 // DecodeChunk is the inverse of [EncodeChunk]. Tool calls that cannot be decoded are [model.ErrMalformed].
