@@ -31,9 +31,6 @@ func kindOf(name string) string {
 // would measure this request.
 func (g *Gateway) onAgents(ctx context.Context, _ *http.Request) (any, error) {
 	stats, err := g.client.Stats(ctx)
-	if err != nil {
-		return nil, err
-	}
 	personas := []string{}
 	for _, s := range stats {
 		if s.Name == subjects.Committee {
@@ -48,7 +45,5 @@ func (g *Gateway) onAgents(ctx context.Context, _ *http.Request) (any, error) {
 		}
 		list = append(list, p)
 	}
-	return struct {
-		Agents []Participant `json:"agents"`
-	}{list}, nil
+	return object{{"agents", list}}, err
 }

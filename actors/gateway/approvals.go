@@ -44,31 +44,21 @@ type Decided struct {
 // rejects other values of all than 0, 1 and "".
 func (g *Gateway) onApprovals(ctx context.Context, r *http.Request) (any, error) {
 	all := r.URL.Query().Get("all")
-	if !slices.Contains([]string{"", "0", "1"}, all) {
-		return nil, malformedf("all must be 0 or 1")
+	if err := checkFlag("all", all); err != nil {
+		return nil, err
 	}
 	l, err := g.client.Approvals(ctx, all == "1")
-	if err != nil {
-		return nil, mapBrokerFault(err)
-	}
 	shown := []Approval{}
 	for _, a := range l.Approvals {
 		shown = append(shown, Approval{a, text.VisibleJSON(a.Args, "")})
 	}
-	return struct {
-		Approvals []Approval `json:"approvals"`
-	}{shown}, nil
+	return object{{"approvals", shown}}, err
 }
 
 // onRules lists the remembered decisions as rules, [] when there are none.
 func (g *Gateway) onRules(ctx context.Context, _ *http.Request) (any, error) {
 	l, err := g.client.Approvals(ctx, false)
-	if err != nil {
-		return nil, mapBrokerFault(err)
-	}
-	return struct {
-		Rules []subjects.ApprovalRule `json:"rules"`
-	}{append([]subjects.ApprovalRule{}, l.Rules...)}, nil
+	return object{{"rules", append([]subjects.ApprovalRule{}, l.Rules...)}}, err
 }
 
 // onDecision decides an approval request as the user and responds with the decision. [Gateway.guardRequests] has
@@ -76,10 +66,8 @@ func (g *Gateway) onRules(ctx context.Context, _ *http.Request) (any, error) {
 // approve or with an unknown remember, and responds with 404 to an unknown request and 409 to one that is withdrawn,
 // expired or decided.
 func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) (any, error) {
-	id, err := parseID(r, "the approval's id")
+	id := r.PathValue("id")
 	switch {
-	case err != nil:
-		return nil, err
 	case in.Approve == nil:
 		return nil, malformedf("approve is required: true or false")
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
@@ -93,7 +81,7 @@ func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) 
 	})
 	switch {
 	case err != nil:
-		return nil, mapBrokerFault(err)
+		return nil, err
 	case got.State == subjects.ApprovalUnknown:
 		return nil, notFoundf("approval request %s not found; GET /approvals lists the pending ones", id)
 	case got.State == subjects.ApprovalWithdrawn:
@@ -115,29 +103,12 @@ func untilDecided(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // onRevoke revokes the remembered decision (rule) whose id is in the path. An unknown rule is 404.
 func (g *Gateway) onRevoke(ctx context.Context, r *http.Request) (any, error) {
-	id, err := parseID(r, "the rule's id")
-	if err != nil {
-		return nil, err
-	}
+	id := r.PathValue("id")
 	ctx, cancel := untilDecided(ctx)
 	defer cancel()
-	switch _, err = g.client.RevokeRule(ctx, id); {
-	case errors.Is(err, client.ErrNotFound):
+	_, err := g.client.RevokeRule(ctx, id)
+	if errors.Is(err, client.ErrNotFound) {
 		return nil, notFoundf("rule %s not found; GET /approvals/rules lists the rules", id)
-	case err != nil:
-		return nil, mapBrokerFault(err)
 	}
-	return struct {
-		ID    string `json:"id"`
-		State string `json:"state"`
-	}{id, "revoked"}, nil
-}
-
-// mapBrokerFault returns 503 for a fault of the audit log, which would otherwise be reported as an internal error.
-func mapBrokerFault(err error) error {
-	var f *subjects.Fault
-	if errors.As(err, &f) && f.Code == subjects.CodeNoAudit {
-		return problemf(http.StatusServiceUnavailable, f.Code, "%s", f.Text)
-	}
-	return err
+	return object{{"id", id}, {"state", "revoked"}}, err
 }

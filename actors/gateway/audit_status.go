@@ -39,7 +39,7 @@ func (g *Gateway) auditStatus(ctx context.Context) (AuditStatus, error) {
 		status, err := g.readAuditHead(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return status, 0, g.mapReadError(ctx, err)
+			return status, 0, err
 		case status.Head == "":
 			return status, time.Second, err // the first may come at any moment
 		}

@@ -235,23 +235,16 @@ func (g *Gateway) onLogins(_ context.Context, r *http.Request) (any, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b BrowserLogin) int { return b.Used.Compare(a.Used) })
-	return struct {
-		Logins []BrowserLogin `json:"logins"`
-	}{list}, nil
+	return object{{"logins", list}}, nil
 }
 
 // onLogout revokes a browser login, also that of the browser which asks for it. Its requests in progress end, except
 // this one.
 func (g *Gateway) onLogout(_ context.Context, r *http.Request) (any, error) {
-	id, err := parseID(r, "the login")
-	if err != nil {
-		return nil, err
-	}
-	c := g.credentials
+	id, c, i := r.PathValue("id"), g.credentials, -1
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := -1
-	err = c.changeLogins(func() {
+	err := c.changeLogins(func() {
 		i = slices.IndexFunc(c.logins, func(l *browserLogin) bool { return l.ID == id })
 		if i >= 0 {
 			c.removeLogins(c.logins[i])
@@ -260,8 +253,5 @@ func (g *Gateway) onLogout(_ context.Context, r *http.Request) (any, error) {
 	if i < 0 {
 		return nil, notFoundf("login %s not found; GET /logins lists the browsers that are logged in", id)
 	}
-	return struct {
-		ID      string `json:"id"`
-		Revoked bool   `json:"revoked"`
-	}{id, true}, err
+	return object{{"id", id}, {"revoked", true}}, err
 }

@@ -2,9 +2,8 @@ package gateway
 
 import (
 	"context"
-	"errors"
+	"math"
 	"net/http"
-	"strconv"
 	"time"
 
 	"conclave/subjects"
@@ -19,44 +18,22 @@ func (g *Gateway) onChanges(ctx context.Context, r *http.Request) (any, error) {
 	q := subjects.ChangeQuery{ChangeSelection: subjects.ChangeSelection{
 		ID: v.Get("id"), Query: v.Get("query"), Session: v.Get("session"),
 	}}
-	if text := v.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return nil, malformedf("limit must be a number from 1")
-		}
-		q.Limit = n
+	var err error
+	if q.Limit, err = parseNumber("limit", v.Get("limit"), 0, math.MaxInt32); err != nil {
+		return nil, err
 	}
 	list, err := g.client.Changes(ctx, q)
-	if err != nil {
-		return nil, mapBrokerFault(err)
-	}
-	return struct {
-		Changes []subjects.Change `json:"changes"`
-		More    bool              `json:"more"`
-	}{list.Changes, list.More}, nil
+	return object{{"changes", list.Changes}, {"more", list.More}}, err
 }
 
 // onUndo plans an undo, does it, or removes what is kept of changes, as the user. What is not restored is in the reply.
 func (g *Gateway) onUndo(ctx context.Context, _ *http.Request, in subjects.UndoRequest) (any, error) {
 	reply, err := g.client.Undo(ctx, in)
-	var f *subjects.Fault
-	switch {
-	case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
-		return nil, malformedf("%s", f.Text)
-	case err != nil:
-		return nil, mapBrokerFault(err)
-	}
-	return struct {
-		Done     bool                   `json:"done"`
-		ID       string                 `json:"id"`
-		Plan     string                 `json:"plan"`
-		Changes  []string               `json:"changes"`
-		Files    []subjects.UndoFile    `json:"files"`
-		Refusals []subjects.UndoRefusal `json:"refusals"`
-		Purged   int                    `json:"purged"`
-	}{
-		reply.Done, reply.ID, reply.Plan, append([]string{}, reply.Changes...),
-		append([]subjects.UndoFile{}, reply.Files...), append([]subjects.UndoRefusal{}, reply.Refusals...),
-		reply.Purged,
-	}, nil
+	return object{
+		{"done", reply.Done}, {"id", reply.ID}, {"plan", reply.Plan},
+		{"changes", append([]string{}, reply.Changes...)},
+		{"files", append([]subjects.UndoFile{}, reply.Files...)},
+		{"refusals", append([]subjects.UndoRefusal{}, reply.Refusals...)},
+		{"purged", reply.Purged},
+	}, err
 }

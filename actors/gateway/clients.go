@@ -126,8 +126,7 @@ func (g *Gateway) admitRequest(a *clientAccess, r *http.Request) (leave func(), 
 		return nil, problemf(http.StatusLengthRequired, subjects.CodeMalformed, "send the header Content-Length; a "+
 			"chunked body is not accepted from a client")
 	case r.ContentLength > maxClientBody:
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB "+
-			"from a client", maxClientBody>>10)
+		return nil, tooLargef("body too large; at most %d KB from a client", maxClientBody>>10)
 	case !g.clients.enter(a.scope):
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit, "%d requests of %s are in progress "+
 			"already; retry when one of them is finished", maxClientRequests, a.name)
@@ -168,9 +167,8 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 		return nil, errScraper
 	}
 	if cost > clientBurst { // no pause is long enough
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "too large for %s: it counts "+
-			"as %d KB, at most %d KB; a committee counts %d times, a task %d times", client.name, cost, clientBurst,
-			modeCosts["committee"], modeCosts["task"])
+		return nil, tooLargef("too large for %s: it counts as %d KB, at most %d KB; a committee counts %d times, a "+
+			"task %d times", client.name, cost, clientBurst, modeCosts["committee"], modeCosts["task"])
 	}
 	if !g.clients.begin(client.scope, cost, images, g.cfg.ClientInterval, out.Now()) {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit,

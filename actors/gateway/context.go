@@ -12,16 +12,9 @@ import (
 // onContext returns what the model gets with the next question of a session: the messages with their tokens, the
 // window, and what was summarized, dropped or left out.
 func (g *Gateway) onContext(ctx context.Context, r *http.Request) (any, error) {
-	id, err := parseID(r, "the session id")
-	if err != nil {
-		return nil, err
-	}
-	c, err := g.client.SessionContext(ctx, id)
-	if err != nil {
-		return nil, err
-	}
+	c, err := g.client.SessionContext(ctx, r.PathValue("id"))
 	c.Messages = append([]subjects.ContextMessage{}, c.Messages...)
-	return c, nil
+	return c, err
 }
 
 // doctorTimeout is the timeout of all checks of the installation.
@@ -32,13 +25,7 @@ func (g *Gateway) onDoctor(ctx context.Context, _ *http.Request) (any, error) {
 	checks, err := g.client.RunDoctor(ctx)
 	var f *subjects.Fault
 	if errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
-		return nil, problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the checks cannot run here; "+
-			"run conclave doctor in a terminal")
+		return nil, unavailablef("the checks cannot run here; run conclave doctor in a terminal")
 	}
-	if err != nil {
-		return nil, g.mapReadError(ctx, err)
-	}
-	return struct {
-		Checks []subjects.DoctorCheck `json:"checks"`
-	}{append([]subjects.DoctorCheck{}, checks...)}, nil
+	return object{{"checks", append([]subjects.DoctorCheck{}, checks...)}}, err
 }

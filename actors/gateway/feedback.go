@@ -21,60 +21,40 @@ type FeedbackRequest struct {
 	Words     string `json:"words"`
 }
 
-// FeedbackReply is the reply when the feedback was counted in time.
-type FeedbackReply struct {
-	QueryID string  `json:"query_id"`
-	State   string  `json:"state"`
-	Value   float64 `json:"value"` // -1 to 1
-	Count   int     `json:"count"` // ratings of this answer so far
-}
-
 // maxWords is the largest text, in bytes.
 const maxWords = client.MaxFeedback
 
-// outcomeTimeout is how long POST /feedback waits for the reward.
-const outcomeTimeout = 3 * time.Second
+const (
+	outcomeTimeout  = 3 * time.Second // how long POST /feedback waits for the reward
+	feedbackTimeout = time.Minute     // of the whole request
+)
 
 // onFeedback stores the user's rating of the answer to query_id, or of the last answer of session_id. It responds with
 // 200 and the reward when that is known within outcomeTimeout, with 404 when the reward actor rejects the rating, and
 // otherwise with 202: the rating is stored, and counted when the reward actor reads it.
-func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
-	var in FeedbackRequest
-	if err := g.readBody(w, r, &in); err != nil {
-		return err
-	}
+func (g *Gateway) onFeedback(ctx context.Context, _ *http.Request, in FeedbackRequest) (any, error) {
 	body, err := in.validate()
-	if err != nil {
-		return err
+	if err == nil && body.QueryID == "" {
+		body.QueryID, err = g.findLastAnswer(ctx, in.SessionID)
 	}
-	if body.QueryID == "" {
-		if body.QueryID, err = g.findLastAnswer(r.Context(), in.SessionID); err != nil {
-			return err
-		}
+	if err != nil {
+		return nil, err
 	}
 	if in.SessionID == "" {
 		q, _ := g.questions.find(body.QueryID)
 		in.SessionID = q.session
 	}
-	cur := g.events.OpenCursor(r.Context())
+	cur := g.events.OpenCursor(ctx)
 	defer cur.Close()
-	rating, err := g.client.StoreFeedback(r.Context(), in.SessionID, body)
+	rating, err := g.client.StoreFeedback(ctx, in.SessionID, body)
 	if err != nil {
-		return storeFault(g.out, subjects.UserFeedback.Name, err)
+		return nil, storeFault(g.out, subjects.UserFeedback.Name, err)
 	}
-	got, err := g.waitForOutcome(r.Context(), cur, rating)
-	if err != nil {
-		return err
-	}
+	got, err := g.waitForOutcome(ctx, cur, rating)
 	if got != nil {
-		g.writeJSON(w, http.StatusOK, FeedbackReply{body.QueryID, "counted", got.Value, got.Count})
-		return nil
+		return object{{"query_id", body.QueryID}, {"state", "counted"}, {"value", got.Value}, {"count", got.Count}}, nil
 	}
-	g.writeJSON(w, http.StatusAccepted, struct {
-		QueryID string `json:"query_id"`
-		State   string `json:"state"`
-	}{body.QueryID, "stored"})
-	return nil
+	return accepted{object{{"query_id", body.QueryID}, {"state", "stored"}}}, err
 }
 
 // validate converts a request to the payload. It rejects a request with both ids, an invalid id or none, a thumb that
@@ -115,16 +95,14 @@ func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 }
 
 // findLastAnswer returns the query id of the last answer of a session. A session that is unknown or has no turns is a
-// problem 404; a read longer than lookupTimeout is 504.
+// problem 404.
 func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, error) {
-	ctx, cancel := g.withTimeout(ctx, lookupTimeout)
-	defer cancel()
 	c, err := g.client.Session(ctx, session)
 	switch {
 	case errors.Is(err, client.ErrNotFound) || err == nil && len(c.Turns) == 0:
 		return "", notFoundf("there is no answer in the session %s; GET /sessions lists the sessions", session)
 	case err != nil:
-		return "", g.mapReadError(ctx, err)
+		return "", err
 	}
 	return c.Turns[len(c.Turns)-1].QueryID, nil
 }

@@ -40,13 +40,9 @@ func (g *Gateway) onHistory(ctx context.Context, r *http.Request) (any, error) {
 	} else if query == "" && log.Last > uint64(limit) {
 		first = max(first, log.Last-uint64(limit))
 	}
-	body := struct {
-		Events []Event `json:"events"`
-		First  uint64  `json:"first"`
-		Last   uint64  `json:"last"`
-	}{[]Event{}, first, first}
+	events, last := []Event{}, first
 	cur := &client.Cursor{Feed: g.events, At: first}
-	for size := 0; cur.At < log.Last && len(body.Events) < limit && size < historyBytes; {
+	for size := 0; cur.At < log.Last && len(events) < limit && size < historyBytes; {
 		ev, ok, _, err := cur.Next(ctx)
 		if err != nil {
 			return nil, err
@@ -54,10 +50,10 @@ func (g *Gateway) onHistory(ctx context.Context, r *http.Request) (any, error) {
 		if !ok {
 			break
 		}
-		body.Last = ev.Seq
+		last = ev.Seq
 		if query == "" || ev.Query == query {
-			body.Events, size = append(body.Events, newEvent(ev)), size+len(ev.Body)
+			events, size = append(events, newEvent(ev)), size+len(ev.Body)
 		}
 	}
-	return body, nil
+	return object{{"events", events}, {"first", first}, {"last", last}}, nil
 }

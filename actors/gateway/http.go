@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,18 +47,36 @@ type responder func(ctx context.Context, r *http.Request) (body any, err error)
 // accepted is the body of a response about what is done later.
 type accepted struct{ body any }
 
-// respond returns the handler of a request that f answers within timeout.
+// object is a JSON object in a response: names and values of its fields, in their order.
+type object []struct {
+	name  string
+	value any
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (o object) MarshalJSON() ([]byte, error) {
+	out := []byte("{")
+	for i, f := range o {
+		value, err := json.Marshal(f.value)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(fmt.Appendf(out, "%q:", f.name), value...)
+	}
+	return append(out, '}'), nil
+}
+
+// respond returns the handler of a request that f answers within timeout. Its errors are those of [Gateway.explainEnd].
 func (g *Gateway) respond(timeout time.Duration, f responder) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
 		body, err := f(ctx, r)
-		switch p := (*problem)(nil); {
-		case err == nil:
-		case errors.Is(context.Cause(ctx), errClosing) && !errors.As(err, &p):
-			return errClosing
-		default:
-			return err
+		if err != nil {
+			return g.explainEnd(ctx, err)
 		}
 		status := http.StatusOK
 		if later, ok := body.(accepted); ok {
@@ -68,16 +87,8 @@ func (g *Gateway) respond(timeout time.Duration, f responder) handler {
 	}
 }
 
-// read is [Gateway.respond] for a read within lookupTimeout.
-func (g *Gateway) read(f responder) handler {
-	return g.respond(lookupTimeout, func(ctx context.Context, r *http.Request) (any, error) {
-		body, err := f(ctx, r)
-		if p := (*problem)(nil); err == nil || errors.As(err, &p) {
-			return body, err
-		}
-		return nil, g.mapReadError(ctx, err)
-	})
-}
+// read is [Gateway.respond] within lookupTimeout.
+func (g *Gateway) read(f responder) handler { return g.respond(lookupTimeout, f) }
 
 // change is [Gateway.respond] for a change without a body, which is completed when the client disconnects.
 func (g *Gateway) change(timeout time.Duration, f responder) handler {
@@ -135,7 +146,7 @@ func (g *Gateway) routes() []route {
 		{"POST", "/query", "wait grade_wait", g.onQuery},
 		{"GET", "/queries/{id}", "", g.onQueryStatus},
 		{"DELETE", "/queries/{id}", "", g.change(lookupTimeout, g.onCancel)},
-		{"POST", "/feedback", "", g.onFeedback},
+		{"POST", "/feedback", "", changeBy(g, feedbackTimeout, g.onFeedback)},
 		{"GET", "/tasks", "", g.read(g.onTasks)},
 		{"GET", "/tasks/{id}", "", g.read(g.onTask)},
 		{"POST", "/tasks/{id}/cancel", "", g.onTaskChange(subjects.ChangeCancel)},
@@ -276,7 +287,7 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r, span := g.startSpan(rt, r)
-	err := rt.checkParams(r)
+	err := cmp.Or(rt.checkID(r), rt.checkParams(r))
 	if err == nil {
 		err = rt.handle(w, r)
 	}
@@ -313,8 +324,8 @@ func problemFault(err error) error {
 // problem is an error response.
 type problem struct {
 	status int
-	Fault  *subjects.Fault `json:"error"`
-	IDs    *ids            `json:"-"`
+	*ids
+	Fault *subjects.Fault `json:"error"`
 }
 
 func (p *problem) Error() string { return p.Fault.Error() }
@@ -327,9 +338,22 @@ func problemf(status int, code, format string, a ...any) *problem {
 	return &problem{status: status, Fault: subjects.Faultf(code, format, a...)}
 }
 
-// malformedf, notFoundf, conflictf and deniedf are [problemf] for the statuses 400, 404, 409 and 403.
+// The functions below are [problemf] for a status and its usual code.
+
 func malformedf(format string, a ...any) *problem {
 	return problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
+}
+
+func unsupportedf(format string, a ...any) *problem {
+	return problemf(http.StatusBadRequest, subjects.CodeUnsupported, format, a...)
+}
+
+func tooLargef(format string, a ...any) *problem {
+	return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, format, a...)
+}
+
+func unavailablef(format string, a ...any) *problem {
+	return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, format, a...)
 }
 
 func notFoundf(format string, a ...any) *problem {
@@ -366,6 +390,8 @@ var statusOf = map[string]int{
 	subjects.CodeCodec: http.StatusUnsupportedMediaType, subjects.CodeBusy: http.StatusTooManyRequests,
 	subjects.CodeTimeout: http.StatusGatewayTimeout, subjects.CodeUnavailable: http.StatusServiceUnavailable,
 	subjects.CodeDenied: http.StatusForbidden, subjects.CodeFull: http.StatusServiceUnavailable,
+	subjects.CodeNoAudit: http.StatusServiceUnavailable, subjects.CodeUnrecorded: http.StatusServiceUnavailable,
+	subjects.CodeExpired: http.StatusGatewayTimeout,
 }
 
 // writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is
@@ -379,8 +405,7 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 		p = errUnauthorized
 	case errors.As(err, &p):
 	case errors.Is(err, errClosing):
-		p = problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the gateway is stopping; retry in a "+
-			"moment")
+		p = unavailablef("the gateway is stopping; retry in a moment")
 	case errors.As(err, &f) && f != nil && statusOf[f.Code] != 0:
 		p = &problem{status: statusOf[f.Code], Fault: &subjects.Fault{Code: f.Code, Text: f.Text}}
 	default:
@@ -404,16 +429,7 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 		g.writeJSON(w, p.status, p.toOpenAI())
 		return
 	}
-	body := struct {
-		ids
-		Fault *subjects.Fault `json:"error"`
-	}{Fault: p.Fault}
-	if p.IDs == nil {
-		g.writeJSON(w, p.status, p)
-		return
-	}
-	body.ids = *p.IDs
-	g.writeJSON(w, p.status, body)
+	g.writeJSON(w, p.status, p)
 }
 
 // writeJSON writes v as the JSON body of a response with status. A value that cannot be encoded is logged and becomes
@@ -443,8 +459,7 @@ func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int6
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB",
-			limit>>10)
+		return nil, tooLargef("body too large; at most %d KB", limit>>10)
 	case err != nil:
 		w.Header().Set("Connection", "close")
 		return nil, malformedf("incomplete body, or timeout after %s", g.bodyTimeout)
@@ -516,10 +531,12 @@ func checkID(name, id string) error {
 	return nil
 }
 
-// parseID returns the id in the path of a request. name is used in the error.
-func parseID(r *http.Request, name string) (string, error) {
-	id := r.PathValue("id")
-	return id, checkID(name, id)
+// checkID rejects a request whose path has an invalid id.
+func (rt route) checkID(r *http.Request) error {
+	if !strings.Contains(rt.path, "{id}") || rt.params == anyParams {
+		return nil
+	}
+	return checkID("the id in the path", r.PathValue("id"))
 }
 
 // withTimeout returns a context that ends with ctx, after d with the cause errTimeout, and when the gateway stops with
@@ -533,6 +550,23 @@ func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Con
 		cancel()
 		end(nil)
 	}
+}
+
+// explainEnd returns the error of a request with the context ctx as a problem where ctx or the connection to the bus is
+// the reason: 504 after the timeout, 503 while not connected, and the cause of ctx when it has ended otherwise. A
+// problem and any other error are returned as they are.
+func (g *Gateway) explainEnd(ctx context.Context, err error) error {
+	p, end := (*problem)(nil), context.Cause(ctx)
+	switch {
+	case err == nil || errors.As(err, &p):
+	case errors.Is(end, errTimeout):
+		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no complete reply in time")
+	case end != nil:
+		return end
+	case !g.link.IsConnected():
+		return unavailablef("not connected to the bus; reconnecting")
+	}
+	return err
 }
 
 // errTimeout is the cause of a context whose time is up.

@@ -76,12 +76,7 @@ func (g *Gateway) onNewToken(_ context.Context, r *http.Request) (any, error) {
 	if err := g.requireDirect(r); err != nil {
 		return nil, err
 	}
-	if err := g.credentials.replaceToken(); err != nil {
-		return nil, err
-	}
-	return struct {
-		Replaced bool `json:"replaced"`
-	}{true}, nil
+	return object{{"replaced", true}}, g.credentials.replaceToken()
 }
 
 // loginURL is the link for a browser: at the configured URL of a proxy, or else on this machine. A gateway on every

@@ -45,9 +45,7 @@ func (g *Gateway) onMachines(ctx context.Context, _ *http.Request) (any, error) 
 		}
 		list = append(list, one)
 	}
-	return struct {
-		Machines []Machine `json:"machines"`
-	}{list}, nil
+	return object{{"machines", list}}, nil
 }
 
 // describeLinks returns a line for each machine that joined and whose link is down, cached for modelCacheTime. Without

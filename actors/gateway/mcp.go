@@ -33,8 +33,7 @@ func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "batches are not accepted: send one message "+
-			"in a request")
+		return unsupportedf("batches are not accepted: send one message in a request")
 	}
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
@@ -173,7 +172,7 @@ func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Too
 		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
 		out, err := run(ctx, call, in)
-		return nil, out, g.explainToClient(err)
+		return nil, out, g.explainToClient(g.explainEnd(ctx, err))
 	})
 }
 
@@ -259,7 +258,7 @@ func (g *Gateway) searchForClient(ctx context.Context, caller *clientAccess, in 
 			h.Entry.Provenance.Trust, h.Similarity,
 		})
 	}
-	return out, mapMemoryFault(ctx, err)
+	return out, explainMemory(err)
 }
 
 // rememberForClient stores a fact as untrusted content of the client.
@@ -271,8 +270,7 @@ func (g *Gateway) rememberForClient(ctx context.Context, caller *clientAccess, i
 	defer p.leave()
 	in.Text = strings.TrimSpace(in.Text)
 	if in.Text == "" || len(in.Text) > maxFact {
-		return out, problemf(http.StatusBadRequest, subjects.CodeMalformed, "text: the fact to remember, at most %d KB",
-			maxFact>>10)
+		return out, malformedf("text: the fact to remember, at most %d KB", maxFact>>10)
 	}
 	fact, err := Fact{Text: in.Text}.entry()
 	if err != nil {
@@ -281,9 +279,9 @@ func (g *Gateway) rememberForClient(ctx context.Context, caller *clientAccess, i
 	// the session names the client
 	one, _, err := client.Wrap(g.out.WithIDs(caller.scope+"memory", "")).AddMemory(ctx, fact, true)
 	if err == nil && one.Action == actionRefused {
-		err = problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", one.Why)
+		err = conflictf("memory refused the fact: %s", one.Why)
 	}
-	return mcpStored{one.ID, one.Action}, mapMemoryFault(ctx, err)
+	return mcpStored{one.ID, one.Action}, explainMemory(err)
 }
 
 // listSessions lists the latest sessions, of a client only its own.
@@ -292,14 +290,11 @@ func (g *Gateway) listSessions(ctx context.Context, caller *clientAccess) ([]Ses
 		return s.Err == nil && (caller.isUser || strings.HasPrefix(s.ID, caller.scope))
 	}
 	found, _, err := g.client.Sessions(ctx, maxSessions, isOwn)
-	if err != nil {
-		return nil, g.mapReadError(ctx, err)
-	}
 	list := []Session{}
 	for _, s := range found {
 		if isOwn(s) && len(list) < maxSessions {
 			list = append(list, describeSession(s))
 		}
 	}
-	return list, nil
+	return list, err
 }

@@ -29,36 +29,20 @@ const (
 	maxFact     = 64 << 10
 )
 
-// adminMemory sends an administrative request to memory as the user. Errors are those of [mapMemoryFault].
+// adminMemory sends an administrative request to memory as the user. Errors are those of [explainMemory].
 func (g *Gateway) adminMemory(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	got, err := g.client.AdminMemory(ctx, q)
-	return got, mapMemoryFault(ctx, err)
+	return got, explainMemory(err)
 }
 
-// mapMemoryFault converts an error of a memory request to the problem for the client, nil for nil; ctx is the context
-// of the request. It is errClosing when the gateway stops. Errors that are not faults, and faults that need no other
-// text or status, are returned unchanged.
-func mapMemoryFault(ctx context.Context, err error) error {
+// explainMemory returns the problem of a memory that does not run or has failed, and any other err as it is.
+func explainMemory(err error) error {
 	var f *subjects.Fault
 	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil && errors.Is(context.Cause(ctx), errClosing):
-		return errClosing
 	case !errors.As(err, &f):
-		return err
-	}
-	switch f.Code {
-	case subjects.CodeUnavailable:
-		if !actor.IsReplyFault(err) {
-			return problemf(http.StatusServiceUnavailable, f.Code, "the memory actor is not running; start it with: "+
-				"conclave actor memory")
-		}
-	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
-		return problemf(http.StatusServiceUnavailable, f.Code, "%s", f.Text)
-	case subjects.CodeExpired:
-		return problemf(http.StatusGatewayTimeout, f.Code, "%s", f.Text)
-	case subjects.CodeInternal:
+	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
+		return unavailablef("the memory actor is not running; start it with: conclave actor memory")
+	case f.Code == subjects.CodeInternal:
 		return problemf(http.StatusBadGateway, f.Code, "memory failed; see its log")
 	}
 	return err
@@ -67,24 +51,20 @@ func mapMemoryFault(ctx context.Context, err error) error {
 // findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path, with its whole text. It
 // rejects an invalid id and one shorter than minIDPrefix; an unknown or ambiguous one is 404.
 func (g *Gateway) findEntry(ctx context.Context, r *http.Request) (subjects.MemoryEntry, error) {
-	var none subjects.MemoryEntry
 	id := r.PathValue("id")
-	if err := checkID("the memory's id", id); err != nil {
-		return none, err
-	}
 	if len(id) < minIDPrefix {
-		return none, malformedf("the memory's id: at least %d characters are required", minIDPrefix)
+		return subjects.MemoryEntry{}, malformedf("the memory's id: at least %d characters are required", minIDPrefix)
 	}
 	e, err := g.client.ShowMemory(ctx, id)
 	var f *subjects.Fault
 	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // not found or ambiguous; the fault's text says which
-		return none, notFoundf("%s", f.Text)
+		return e, notFoundf("%s", f.Text)
 	case errors.Is(err, client.ErrNotFound), errors.As(err, &ambiguous):
-		return none, notFoundf("memory %s not found; GET /memory lists the entries", id)
+		return e, notFoundf("memory %s not found; GET /memory lists the entries", id)
 	}
-	return e, mapMemoryFault(ctx, err)
+	return e, explainMemory(err)
 }
 
 // checkChoice rejects a parameter value that is not one of words. An empty value is accepted.
@@ -93,6 +73,14 @@ func checkChoice(name, v string, words ...string) error {
 		return nil
 	}
 	return malformedf("%s must be one of %s", name, strings.Join(words, ", "))
+}
+
+// checkFlag rejects a value of the parameter name other than 0, 1 and "".
+func checkFlag(name, v string) error {
+	if v == "" || v == "0" || v == "1" {
+		return nil
+	}
+	return malformedf("%s must be 0 or 1", name)
 }
 
 // parseNumber parses the value v of the parameter name. It rejects everything but a number from 1 to most; usual is the
@@ -115,8 +103,7 @@ func (g *Gateway) onMemories(ctx context.Context, r *http.Request) (any, error) 
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...),
 		checkChoice("state", v.Get("state"), client.MemoryStates...),
-		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkChoice("whole", v.Get("whole"), "0",
-			"1")); err != nil {
+		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkFlag("whole", v.Get("whole"))); err != nil {
 		return nil, err
 	}
 	got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{
@@ -124,13 +111,7 @@ func (g *Gateway) onMemories(ctx context.Context, r *http.Request) (any, error) 
 		From: v.Get("from"), Text: v.Get("text"),
 		Limit: limit, After: v.Get("after"), Whole: v.Get("whole") == "1",
 	})
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		Entries []subjects.MemoryEntry `json:"entries"`
-		Next    string                 `json:"next"` // cursor of the next page; "": this is the last one
-	}{got.Entries, got.Next}, nil
+	return object{{"entries", got.Entries}, {"next", got.Next}}, err
 }
 
 // onRecall searches memory with the ranking that the assistant gets. It rejects an empty q, and max beyond maxHits;
@@ -138,9 +119,8 @@ func (g *Gateway) onMemories(ctx context.Context, r *http.Request) (any, error) 
 func (g *Gateway) onRecall(ctx context.Context, r *http.Request) (any, error) {
 	v := r.URL.Query()
 	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
-	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...),
-		checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"),
-		checkChoice("all", v.Get("all"), "0", "1")); err != nil {
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkFlag("all", v.Get("all")),
+		checkFlag("whole", v.Get("whole")), checkFlag("fresh", v.Get("fresh"))); err != nil {
 		return nil, err
 	}
 	q := subjects.MemoryQuery{
@@ -151,18 +131,13 @@ func (g *Gateway) onRecall(ctx context.Context, r *http.Request) (any, error) {
 		return nil, malformedf("q is required: the text to search for")
 	}
 	last, err := g.client.SearchMemory(ctx, q)
-	switch {
-	case errors.Is(err, client.ErrIncomplete):
+	if errors.Is(err, client.ErrIncomplete) {
 		return nil, problemf(http.StatusBadGateway, subjects.CodeUnavailable, "incomplete reply from memory; retry")
-	case err != nil:
-		return nil, mapMemoryFault(ctx, err)
 	}
-	return struct {
-		Hits   []subjects.MemoryHit `json:"hits"`
-		Cached bool                 `json:"cached"`
-		Notes  []subjects.Note      `json:"notes"`
-		Millis float64              `json:"ms"`
-	}{last.Hits, last.Cached, append([]subjects.Note{}, last.Notes...), last.Millis}, nil
+	return object{
+		{"hits", last.Hits}, {"cached", last.Cached}, {"notes", append([]subjects.Note{}, last.Notes...)},
+		{"ms", last.Millis},
+	}, explainMemory(err)
 }
 
 // onMemory returns one memory with its correlated entries, [] when there are none. Errors are those of
@@ -173,13 +148,7 @@ func (g *Gateway) onMemory(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	others, err := g.client.RelatedMemories(ctx, e)
-	if err != nil {
-		return nil, mapMemoryFault(ctx, err)
-	}
-	return struct {
-		Entry      subjects.MemoryEntry   `json:"entry"`
-		Correlated []subjects.MemoryEntry `json:"correlated"`
-	}{e, others}, nil
+	return object{{"entry", e}, {"correlated", others}}, explainMemory(err)
 }
 
 // onGraph lists relations of the knowledge graph that match q, any when it is empty; at most limit, which is at most
@@ -192,23 +161,14 @@ func (g *Gateway) onGraph(ctx context.Context, r *http.Request) (any, error) {
 	}
 	graph := subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit}
 	got, err := g.adminMemory(ctx, graph)
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		Relations []subjects.Relation `json:"relations"`
-	}{append([]subjects.Relation{}, got.Relations...)}, nil
+	return object{{"relations", append([]subjects.Relation{}, got.Relations...)}}, err
 }
 
 // onMemoryStatus returns the size and search mode of memory.
 func (g *Gateway) onMemoryStatus(ctx context.Context, _ *http.Request) (any, error) {
 	got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{Op: "status"})
-	switch {
-	case err != nil:
-		return nil, err
-	case got.Status == nil:
-		return nil, problemf(http.StatusBadGateway, subjects.CodeInternal,
-			"no status in the reply of memory; see its log")
+	if err == nil && got.Status == nil {
+		err = problemf(http.StatusBadGateway, subjects.CodeInternal, "no status in the reply of memory; see its log")
 	}
-	return got.Status, nil
+	return got.Status, err
 }

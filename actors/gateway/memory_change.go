@@ -58,8 +58,8 @@ func (g *Gateway) onRemember(ctx context.Context, _ *http.Request, in Fact) (any
 	case in.Text == "":
 		return nil, malformedf("text is required: the fact to remember")
 	case len(in.Text) > maxFact:
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text too large; at most %d KB. "+
-			"Import documents with: conclave memory import", maxFact>>10)
+		return nil, tooLargef("text too large; at most %d KB. Import documents with: conclave memory import",
+			maxFact>>10)
 	}
 	fact, err := in.entry()
 	if err != nil {
@@ -71,16 +71,11 @@ func (g *Gateway) onRemember(ctx context.Context, _ *http.Request, in Fact) (any
 		return nil, problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check "+
 			"with GET /memory/search")
 	case err != nil:
-		return nil, mapMemoryFault(ctx, err)
+		return nil, explainMemory(err)
 	case one.Action == actionRefused:
 		return nil, conflictf("memory refused the fact: %s", one.Why)
 	}
-	return struct {
-		ID     string `json:"id"`
-		Action string `json:"action"`
-		Other  string `json:"other"`
-		Why    string `json:"why"`
-	}{one.ID, one.Action, one.Other, one.Why}, nil
+	return object{{"id", one.ID}, {"action", one.Action}, {"other", one.Other}, {"why", one.Why}}, nil
 }
 
 // actionRefused is the action of an entry that memory did not store.
@@ -108,9 +103,7 @@ func (g *Gateway) onEdit(ctx context.Context, r *http.Request, in subjects.Memor
 	case len(got.Entries) != 1:
 		return nil, errEntryGone(e.ID)
 	}
-	return struct {
-		Entry subjects.MemoryEntry `json:"entry"`
-	}{got.Entries[0]}, nil
+	return object{{"entry", got.Entries[0]}}, nil
 }
 
 // errEntryGone returns the problem for a memory that was forgotten between its lookup and the change.
@@ -125,13 +118,10 @@ func (g *Gateway) onForgetOne(ctx context.Context, r *http.Request) (any, error)
 		return nil, err
 	}
 	got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{Op: "forget", IDs: []string{e.ID}})
-	switch {
-	case err != nil:
-		return nil, err
-	case got.Changed == 0:
-		return nil, errEntryGone(e.ID)
+	if err == nil && got.Changed == 0 {
+		err = errEntryGone(e.ID)
 	}
-	return newForgotten(got), nil
+	return newForgotten(got), err
 }
 
 // onForget forgets the entries that a query finds for good; with dry it only lists them. It rejects an empty query,
@@ -144,18 +134,12 @@ func (g *Gateway) onForget(ctx context.Context, _ *http.Request, in Forget) (any
 		return nil, malformedf("dry is required: true lists the entries, false forgets them for good")
 	}
 	got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{Op: "forget", Query: in.Query, Dry: *in.Dry})
-	if err != nil {
-		return nil, err
-	}
-	return newForgotten(got), nil
+	return newForgotten(got), err
 }
 
-// newForgotten returns the response of the forget operations.
-func newForgotten(got subjects.MemoryAdminReply) any {
-	return struct {
-		Entries   []subjects.MemoryEntry `json:"entries"` // forgotten, or selected in a dry run
-		Forgotten int                    `json:"forgotten"`
-	}{got.Entries, got.Changed}
+// newForgotten returns the response of the forget operations: the entries that are forgotten, or selected in a dry run.
+func newForgotten(got subjects.MemoryAdminReply) object {
+	return object{{"entries", got.Entries}, {"forgotten", got.Changed}}
 }
 
 // onMark returns the handler of pin, unpin, accept or reject (op); state is the state in the response. Accept and
@@ -170,17 +154,10 @@ func (g *Gateway) onMark(op, state string) handler {
 			return nil, conflictf("this memory is not a candidate: its state is %s", e.State)
 		}
 		got, err := g.adminMemory(ctx, subjects.MemoryAdminRequest{Op: op, IDs: []string{e.ID}})
-		switch {
-		case err != nil:
-			return nil, err
-		case len(got.Missing) > 0:
-			return nil, errEntryGone(e.ID)
+		if err == nil && len(got.Missing) > 0 {
+			err = errEntryGone(e.ID)
 		}
-		return struct {
-			ID      string `json:"id"`
-			State   string `json:"state"`
-			Changed bool   `json:"changed"` // false: it was in this state before
-		}{e.ID, state, got.Changed > 0}, nil
+		return object{{"id", e.ID}, {"state", state}, {"changed", got.Changed > 0}}, err
 	}
 	if op == "unpin" {
 		return g.change(memoryTimeout, mark)

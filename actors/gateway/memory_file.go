@@ -9,7 +9,6 @@ import (
 	"iter"
 	"mime"
 	"net/http"
-	"slices"
 	"time"
 
 	"conclave/pkg/client"
@@ -40,7 +39,7 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 			err = problemf(http.StatusBadGateway, subjects.CodeInternal, "invalid cursor in the reply of memory; see "+
 				"its log")
 		case err != nil:
-			err = mapMemoryFault(ctx, err)
+			err = g.explainEnd(ctx, explainMemory(err))
 		default:
 			err = g.writeEntries(w, page.Entries, !started)
 			started = true
@@ -86,26 +85,13 @@ func (g *Gateway) abortResponse(w http.ResponseWriter, cause error) {
 	}
 }
 
-// Imported is the response of POST /memory/import.
-type Imported struct {
-	Entries int            `json:"entries"`
-	Actions map[string]int `json:"actions"` // number of entries by action: stored, unchanged, refused
-	Refused []Refused      `json:"refused"`
-}
-
-// Refused is an entry that memory did not store.
-type Refused struct {
-	ID  string `json:"id"`
-	Why string `json:"why"`
-}
-
 // onImport restores an export. Every line is validated before the first is sent to memory. Entries are stored as
 // untrusted unless trusted is 1. Entries that memory refuses are listed in the response. An error between batches
 // leaves the earlier ones stored.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
-	v := r.URL.Query()
-	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
-		return malformedf("trusted must be 0 or 1")
+	trusted := r.URL.Query().Get("trusted")
+	if err := checkFlag("trusted", trusted); err != nil {
+		return err
 	}
 	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
@@ -116,26 +102,23 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// stored even when the client disconnects
-	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout)
-	defer cancel()
-	got, err := g.client.RestoreMemories(ctx, eachEntry(entries), v.Get("trusted") == "1")
-	if err != nil {
-		if len(got.Results) > 0 {
+	store := func(ctx context.Context, _ *http.Request) (any, error) {
+		got, err := g.client.RestoreMemories(ctx, eachEntry(entries), trusted == "1")
+		if err != nil && len(got.Results) > 0 {
 			g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", len(got.Results),
 				len(entries), err))
 		}
-		return mapMemoryFault(ctx, err)
-	}
-	done := Imported{Entries: len(entries), Actions: map[string]int{}, Refused: []Refused{}}
-	for _, res := range got.Results {
-		done.Actions[res.Action]++
-		if res.Action == actionRefused {
-			done.Refused = append(done.Refused, Refused{res.ID, res.Why})
+		actions, refused := map[string]int{}, []object{}
+		for _, res := range got.Results {
+			actions[res.Action]++
+			if res.Action == actionRefused {
+				refused = append(refused, object{{"id", res.ID}, {"why", res.Why}})
+			}
 		}
+		return object{{"entries", len(entries)}, {"actions", actions}, {"refused", refused}}, explainMemory(err)
 	}
-	g.writeJSON(w, http.StatusOK, done)
-	return nil
+	// stored even when the client disconnects
+	return g.respond(noTimeout, store)(w, r.WithContext(context.WithoutCancel(r.Context())))
 }
 
 // eachEntry yields entries without errors.
@@ -164,8 +147,8 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d "+
-			"MB. Import larger files with: conclave memory import", maxImport>>20)
+		return nil, tooLargef("body too large; at most %d MB. Import larger files with: conclave memory import",
+			maxImport>>20)
 	case err != nil:
 		w.Header().Set("Connection", "close")
 		return nil, malformedf("incomplete body, or timeout")
@@ -176,8 +159,7 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 		var line *client.LineError
 		switch {
 		case errors.As(err, &line) && line.TooLong:
-			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at "+
-				"most %d KB", line.Line, client.MaxExportLine>>10)
+			return nil, tooLargef("line %d: too large; at most %d KB", line.Line, client.MaxExportLine>>10)
 		case errors.As(err, &line):
 			return nil, malformedf("line %d: %v", line.Line, line.Err)
 		case err != nil:

@@ -450,6 +450,8 @@ func TestMemory(t *testing.T) {
 	_, _, entry := w.do("GET", "/memory/"+annaID, "")
 	_, _, hits := w.do("GET", "/memory/search?q=Anna", "")
 	_, _, graph := w.do("GET", "/memory/graph", "")
+	line := read[struct{ Entry json.RawMessage }](t, entry).Entry
+	_, _, imported := w.do("POST", "/memory/import", string(line), ndjson...)
 	shown := read[struct{ Entry map[string]any }](t, entry).Entry
 	name := ""
 	d.checkSchemas(t, map[string]map[string]any{
@@ -459,7 +461,7 @@ func TestMemory(t *testing.T) {
 		"Relation":    read[struct{ Relations []map[string]any }](t, graph).Relations[0],
 		"Fact":        fields(t, gateway.Fact{}),
 		"Forget":      fields(t, gateway.Forget{}),
-		"Imported":    fields(t, gateway.Imported{}),
+		"Imported":    read[map[string]any](t, imported),
 		"MemoryEdit": fields(t, subjects.MemoryEdit{
 			Name: &name, Description: &name, Corpus: &name,
 			Tags: &[]string{},

@@ -49,9 +49,6 @@ func fitOf(m subjects.ModelInfo, free int64) string {
 // onModels lists the models, the model of each role, and the downloads.
 func (g *Gateway) onModels(ctx context.Context, _ *http.Request) (any, error) {
 	list, err := g.client.Models(ctx)
-	if err != nil {
-		return nil, err
-	}
 	out := Models{
 		Models: []Model{}, Roles: list.Roles, FreeMemory: local.AvailableMemory(), Pulls: g.pulls.list(),
 	}
@@ -65,7 +62,7 @@ func (g *Gateway) onModels(ctx context.Context, _ *http.Request) (any, error) {
 		}
 		out.Models = append(out.Models, one)
 	}
-	return out, nil
+	return out, err
 }
 
 // Pull is the download of a model.
@@ -171,8 +168,8 @@ func (g *Gateway) onPull(_ context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if strings.Contains(name, "/") && g.requireDirect(r) != nil {
-		return nil, deniedf("a browser fetches models of Ollama's library only, without a slash in the name; for "+
-			"this one use conclave model pull %s", name)
+		return nil, deniedf("a browser fetches models of Ollama's library only, without a slash in the name; for this "+
+			"one use conclave model pull %s", name)
 	}
 	ctx, cancel := context.WithTimeout(g.life, pullTimeout)
 	p := &Pull{Model: name, Status: "starting", Began: g.out.Now(), cancel: cancel}
@@ -219,8 +216,5 @@ func (g *Gateway) onPullStop(_ context.Context, r *http.Request) (any, error) {
 	if !g.pulls.cancel(name) {
 		return nil, notFoundf("%s is not being fetched", name)
 	}
-	return accepted{struct {
-		Model  string `json:"model"`
-		Status string `json:"status"`
-	}{name, "stopping"}}, nil
+	return accepted{object{{"model", name}, {"status", "stopping"}}}, nil
 }

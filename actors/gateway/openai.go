@@ -282,7 +282,7 @@ func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int6
 		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", strict.ExplainJSON(err))
+		return malformedf("%v", strict.ExplainJSON(err))
 	}
 	return nil
 }
@@ -306,12 +306,11 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, in completion
 	case !known:
 		return noModel(in.Model)
 	case len(in.Messages) == 0:
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: send at least one")
+		return malformedf("messages: send at least one")
 	case in.isPlain() && in.Model != "assistant":
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools and response_format are for the "+
-			"model assistant")
+		return unsupportedf("tools and response_format are for the model assistant")
 	case in.N != nil && *in.N != 1:
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "n: one answer at a time")
+		return unsupportedf("n: one answer at a time")
 	}
 	release, err := g.acquireWaiting(r)
 	if err != nil {
@@ -354,18 +353,16 @@ func decodeImages(ctx context.Context, urls []string) (list []subjects.Attachmen
 	for i, u := range urls {
 		head, encoded, ok := strings.Cut(u, ",")
 		if !ok || !strings.HasPrefix(head, "data:image/") || !strings.HasSuffix(head, ";base64") {
-			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "image_url: send the image as "+
-				"a data URL (data:image/png;base64,...); nothing is loaded from the network")
+			return nil, nil, unsupportedf("image_url: send the image as a data URL (data:image/png;base64,...); " +
+				"nothing is loaded from the network")
 		}
 		data, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
-			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: the image is not "+
-				"base64")
+			return nil, nil, malformedf("image_url: the image is not base64")
 		}
 		f, err := attachment.Decode(ctx, subjects.AttachmentOther, fmt.Sprintf("image %d", i+1), data)
 		if err != nil || f.Image == nil {
-			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: image %d cannot be "+
-				"read: %v", i+1, err)
+			return nil, nil, malformedf("image_url: image %d cannot be read: %v", i+1, err)
 		}
 		list, contents = append(list, f.Attachment), append(contents, f.Image)
 	}

@@ -122,8 +122,8 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 	}
 	last := in.Messages[at]
 	if last.Role != "user" {
-		return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: the last message has the "+
-			"role user; only messages of the roles system and developer may follow it")
+		return q, nil, malformedf("messages: the last message has the role user; only messages of the roles system " +
+			"and developer may follow it")
 	}
 	var texts []string
 	for _, m := range in.Messages[at+1:] {
@@ -145,8 +145,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		case m.Role == "user", m.Role == "assistant":
 			said = append(said, m.Role+": "+m.Content.text)
 		default:
-			return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q",
-				text.Clip(m.Role, 40))
+			return q, nil, malformedf("messages: unknown role %q", text.Clip(m.Role, 40))
 		}
 	}
 	if len(said) > 0 {

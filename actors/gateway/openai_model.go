@@ -211,8 +211,7 @@ func newModelRequest(in completionRequest) (q model.Request, err error) {
 		case "json_object":
 			q.Format = json.RawMessage(`{"type":"object"}`)
 		default:
-			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "response_format: unknown type %q",
-				text.Clip(f.Type, 40))
+			return q, unsupportedf("response_format: unknown type %q", text.Clip(f.Type, 40))
 		}
 	}
 	return q, nil
@@ -223,8 +222,7 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 	names := map[string]string{} // of calls, by id
 	for _, m := range in {
 		if len(m.Content.images) > 0 {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "images and tools cannot be in one "+
-				"request")
+			return nil, unsupportedf("images and tools cannot be in one request")
 		}
 		out := model.Message{Role: m.Role, Content: m.Content.text}
 		switch m.Role {
@@ -238,8 +236,8 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 					arguments = json.RawMessage("{}")
 				}
 				if !json.Valid(arguments) {
-					return nil, malformedf("tool_calls: the arguments of %s are not JSON", text.Clip(c.Function.Name,
-						60))
+					return nil, malformedf("tool_calls: the arguments of %s are not JSON",
+						text.Clip(c.Function.Name, 60))
 				}
 				names[c.ID] = c.Function.Name
 				out.Calls = append(out.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
@@ -258,8 +256,7 @@ func newModelMessages(in []completionMessage) (messages []model.Message, err err
 func newModelTools(in []completionTool) (tools []model.Tool, err error) {
 	for _, t := range in {
 		if t.Type != "function" || t.Function.Name == "" {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function "+
-				"and a name")
+			return nil, unsupportedf("tools: each has the type function and a name")
 		}
 		parameters := t.Function.Parameters
 		if err := checkSchema("tools", parameters); err != nil {
@@ -301,7 +298,7 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 		return malformedf("input: a text, or 1 to %d texts", maxEmbedTexts)
 	}
 	if in.Format != "" && in.Format != "float" && in.Format != "base64" {
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "encoding_format is float or base64")
+		return unsupportedf("encoding_format is float or base64")
 	}
 	release, err := g.acquireWaiting(r)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"conclave/pkg/text"
-	"conclave/subjects"
 )
 
 // responseRequest is the body of POST /v1/responses, as far as it is used. Fields that would change what the reply is
@@ -105,13 +104,11 @@ func (in responseRequest) checkSupported() error {
 	case len(in.Prompt) > 0 && string(in.Prompt) != "null":
 		name = "prompt"
 	case in.Previous != "" && said != 1:
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "input: with previous_response_id, send one "+
-			"message")
+		return unsupportedf("input: with previous_response_id, send one message")
 	default:
 		return nil
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "%s is not supported by /v1/responses; tools "+
-		"and schemas are for /v1/chat/completions", name)
+	return unsupportedf("%s is not supported by /v1/responses; tools and schemas are for /v1/chat/completions", name)
 }
 
 // responsePrefix precedes the id of the question in the id of a response.

@@ -3,13 +3,10 @@ package gateway
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 
 	tiktoken "github.com/pkoukk/tiktoken-go-loader"
-
-	"conclave/subjects"
 )
 
 // tokenTexts are the texts of the tokens of cl100k_base, the vocabulary in which clients of OpenAI's API send texts to
@@ -69,8 +66,7 @@ func decodeTokens(tokens []int, limit int) (string, error) {
 		}
 		b.WriteString(vocabulary[t])
 		if b.Len() > limit {
-			return "", problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge,
-				"input: these tokens are more than %d bytes of text", maxEmbedBody)
+			return "", tooLargef("input: these tokens are more than %d bytes of text", maxEmbedBody)
 		}
 	}
 	return strings.ToValidUTF8(b.String(), ""), nil

@@ -152,7 +152,7 @@ func TestOperations(t *testing.T) {
 		},
 		{"the audit log with a parameter", "GET", "/audit", "/audit?show=records", "", 400, "show", ""},
 		{"context", "GET", "/sessions/{id}/context", "/sessions/s1/context", "", 200, `"content":"Be brief."`, ""},
-		{"context of no session", "GET", "/sessions/{id}/context", "/sessions/a.b/context", "", 400, "session id", ""},
+		{"context of no session", "GET", "/sessions/{id}/context", "/sessions/a.b/context", "", 400, "letters", ""},
 		{"pull", "POST", "/models/{name}/pull", "/models/big%2Fmodel:1b/pull", "", 202, `"model":"big/model:1b"`, ""},
 		{"pull again", "POST", "/models/{name}/pull", "/models/big%2Fmodel:1b/pull", "", 409, "already", ""},
 		{"pull with a body", "POST", "/models/{name}/pull", "/models/x/pull", `{"a":1}`, 400, "takes no body", ""},

@@ -144,8 +144,7 @@ func (q *Question) setKeyedIDs(keys []string, caller *clientAccess, content any)
 		return nil
 	}
 	if len(keys) > 1 || keys[0] == "" || len(keys[0]) > maxKey || q.QueryID != "" {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: one of at most %d characters, without "+
-			"query_id", headerKey, maxKey)
+		return malformedf("%s: one of at most %d characters, without query_id", headerKey, maxKey)
 	}
 	data, err := json.Marshal(content)
 	if err != nil {
@@ -173,12 +172,11 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 	case "0":
 		wait = false
 	default:
-		return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
+		return false, window, malformedf("wait is 0 or 1")
 	}
 	if v := p.Get("grade_wait"); v != "" {
 		if window.duration, err = strict.ParseDuration(v); err != nil || window.duration > time.Minute {
-			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "grade_wait is a duration "+
-				"of at most 1m, like 2s")
+			return false, window, malformedf("grade_wait is a duration of at most 1m, like 2s")
 		}
 		window.explicit = true
 	}
@@ -197,25 +195,22 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 // ids, attachments that [subjects.CheckAttachments] rejects, and a session of another ([subjects.Query.CheckSession]).
 func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
+		return malformedf("query: write the question as a text")
 	}
 	if len(in.Model) > maxModel || strings.ContainsFunc(in.Model, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "model: at most %d visible ASCII characters",
-			maxModel)
+		return malformedf("model: at most %d visible ASCII characters", maxModel)
 	}
 	if len(in.Reference) > maxReference || !utf8.ValidString(in.Reference) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "reference: a text of at most %d KB",
-			maxReference>>10)
+		return malformedf("reference: a text of at most %d KB", maxReference>>10)
 	}
 	if err := subjects.CheckAttachments(in.Attachments); err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "attachments: %v", err)
+		return malformedf("attachments: %v", err)
 	}
 	if in.Client != "" && (in.Model != "" || in.Hint != "" || in.Reference != "") {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "model, hint and reference are for the user: a "+
-			"client is answered by the configured models")
+		return deniedf("model, hint and reference are for the user: a client is answered by the configured models")
 	}
 	if err := in.checkOptions(); err != nil {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
+		return malformedf("%v", err)
 	}
 	for _, id := range []struct {
 		name string
@@ -228,7 +223,7 @@ func validateQuestion(out actor.Out, in *Question) error {
 		}
 	}
 	if err := (subjects.Query{SessionID: in.SessionID, Client: in.Client}).CheckSession(); err != nil {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "%v", err)
+		return deniedf("%v", err)
 	}
 	return nil
 }
@@ -363,7 +358,7 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 ) error {
 	if end.Dead != nil {
 		return &problem{
-			status: http.StatusBadGateway, IDs: q.ids(subjects.StateFailed), Fault: explainDeadLetter(end.Dead),
+			status: http.StatusBadGateway, ids: q.ids(subjects.StateFailed), Fault: explainDeadLetter(end.Dead),
 		}
 	}
 	r, state := end.Response, end.Response.State()
@@ -412,7 +407,7 @@ func explainUnanswered(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
 		return &problem{
-			status: http.StatusGatewayTimeout, IDs: q.ids(subjects.StateRunning),
+			status: http.StatusGatewayTimeout, ids: q.ids(subjects.StateRunning),
 			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in "+
 				"session %s", q.id, q.session),
 		}
@@ -420,7 +415,7 @@ func explainUnanswered(q question, err error) error {
 		return errUnauthorized
 	case errors.Is(err, errClosing):
 		return &problem{
-			status: http.StatusServiceUnavailable, IDs: q.ids(subjects.StateRunning),
+			status: http.StatusServiceUnavailable, ids: q.ids(subjects.StateRunning),
 			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and "+
 				"will be answered, in session %s", q.id, q.session),
 		}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -19,7 +18,7 @@ const lookupTimeout = 10 * time.Second
 // question are in the response only when it was asked here.
 func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
+	if err := checkOwnQuery(r, id); err != nil {
 		return err
 	}
 	return g.writeState(w, r, id)
@@ -147,7 +146,7 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onE
 // unknown question. The text so far becomes a partial answer.
 func (g *Gateway) onCancel(ctx context.Context, r *http.Request) (any, error) {
 	id := r.PathValue("id")
-	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
+	if err := checkOwnQuery(r, id); err != nil {
 		return nil, err
 	}
 	q, _ := g.questions.find(id)
@@ -156,8 +155,5 @@ func (g *Gateway) onCancel(ctx context.Context, r *http.Request) (any, error) {
 	if err := g.client.CancelQuery(ctx, q.session, id, "asked for over HTTP"); err != nil {
 		return nil, storeFault(g.out, subjects.QueryCancel.Name, err)
 	}
-	return accepted{struct {
-		QueryID string `json:"query_id"`
-		State   string `json:"state"`
-	}{id, "stopping"}}, nil
+	return accepted{object{{"query_id", id}, {"state", "stopping"}}}, nil
 }

@@ -41,8 +41,8 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 ) (_ *asked, err error) {
 	named := q.QueryID != ""
 	if named && q.SessionID == "" {
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the "+
-			"same question in a new session would be another one")
+		return nil, malformedf("query_id: name its session_id too; the same question in a new session would be " +
+			"another one")
 	}
 	scopeQuestion(out, caller, q)
 	if known, ok := g.questions.find(q.QueryID); ok && q.key != "" {
@@ -73,8 +73,8 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 		}
 	}
 	if answered {
-		return nil, errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "question %s is answered "+
-			"already: see GET /queries/%s; omit query_id to ask a new one", a.id, a.id))
+		return nil, errors.Join(errAsked, conflictf("question %s is answered already: see GET /queries/%s; omit "+
+			"query_id to ask a new one", a.id, a.id))
 	}
 	if err := a.hear(&g.live, hear); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (g *Gateway) ask(ctx context.Context, out actor.Out, caller *clientAccess, 
 	a.stored, err = g.storeQuestion(ctx, out, *q, images, place)
 	if f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
 		err = &problem{
-			status: http.StatusServiceUnavailable, IDs: a.ids("unknown"),
+			status: http.StatusServiceUnavailable, ids: a.ids("unknown"),
 			Fault: subjects.Faultf(f.Code, "the question was not stored, or the acknowledgement was lost; to retry "+
 				"without asking twice, send it with query_id %s and session_id %s, or with the same %s", a.id,
 				a.session, headerKey),
@@ -210,7 +210,7 @@ func (g *Gateway) isAnswered(ctx context.Context, out actor.Out, q question) (bo
 		case err == nil && end != nil:
 			return true, nil
 		case err != nil && q.key != "":
-			return false, g.mapReadError(ctx, err)
+			return false, g.explainEnd(ctx, err)
 		}
 	}
 	c, err := client.Wrap(out).Session(ctx, q.session)
@@ -256,8 +256,8 @@ func (a *questionLog) add(q question) error {
 			"new key for each question", headerKey)
 	}
 	if a.waiting[q.id] {
-		return errors.Join(errAsked, problemf(http.StatusConflict, codeConflict, "another client waits for question "+
-			"%s; omit query_id to ask a new one", q.id))
+		return errors.Join(errAsked, conflictf("another client waits for question %s; omit query_id to ask a new one",
+			q.id))
 	}
 	if a.waiting == nil {
 		a.waiting = map[string]bool{}

@@ -27,10 +27,7 @@ var exportTypes = map[string]string{"md": "text/markdown; charset=utf-8", "json"
 // onSessionExport writes the whole conversation of a session as a file for the user, archived turns too: as JSON, or as
 // Markdown without the results of tools. An unknown session is 404.
 func (g *Gateway) onSessionExport(w http.ResponseWriter, r *http.Request) error {
-	id, err := parseID(r, "the session id")
-	if err != nil {
-		return err
-	}
+	id := r.PathValue("id")
 	format := cmp.Or(r.URL.Query().Get("format"), "md")
 	kind := exportTypes[format]
 	if kind == "" {
@@ -40,7 +37,7 @@ func (g *Gateway) onSessionExport(w http.ResponseWriter, r *http.Request) error 
 	defer cancel()
 	conv, lost, err := g.client.WholeSession(ctx, id)
 	if err != nil {
-		return g.mapSessionError(ctx, id, err)
+		return g.explainEnd(ctx, explainSession(id, err))
 	}
 	out := SessionExport{
 		SessionID: id, Title: g.titleOf(ctx, conv), Updated: conv.Updated, Client: subjects.ClientOf(id),

@@ -51,15 +51,12 @@ type SessionPatch struct {
 // onSessionPatch gives a session a title, pins or archives it; an empty title restores the one that a model wrote, or
 // the beginning of its first question. An unknown session is 404.
 func (g *Gateway) onSessionPatch(ctx context.Context, r *http.Request, in SessionPatch) (any, error) {
-	id, err := parseID(r, "the session id")
-	if err != nil {
-		return nil, err
-	}
+	id := r.PathValue("id")
 	if in.Title == nil && in.Pinned == nil && in.Archived == nil {
 		return nil, malformedf("title, pinned or archived is required")
 	}
 	if _, err := g.client.Session(ctx, id); err != nil {
-		return nil, g.mapSessionError(ctx, id, err)
+		return nil, explainSession(id, err)
 	}
 	note, err := g.storeNote(ctx, id, func(n sessionNote) sessionNote {
 		if in.Title != nil {
@@ -76,12 +73,9 @@ func (g *Gateway) onSessionPatch(ctx context.Context, r *http.Request, in Sessio
 	if err != nil {
 		return nil, storeFault(g.out, noteBucket, err)
 	}
-	return struct {
-		SessionID string `json:"session_id"`
-		Title     string `json:"title"`
-		Pinned    bool   `json:"pinned"`
-		Archived  bool   `json:"archived"`
-	}{id, note.title(), note.Pinned, note.Archived}, nil
+	return object{
+		{"session_id", id}, {"title", note.title()}, {"pinned", note.Pinned}, {"archived", note.Archived},
+	}, nil
 }
 
 // storeNote stores what change makes of the note of a session, and returns it. The empty note removes what is stored.

@@ -35,9 +35,6 @@ func (g *Gateway) onSearch(ctx context.Context, r *http.Request) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
 	found, left, err := g.client.SearchSessions(ctx, words, maxSearchFound)
-	if err != nil {
-		return nil, err
-	}
 	notes := g.readNotes(ctx)
 	list := []SessionFound{}
 	for _, m := range found[:min(len(found), maxSearchFound)] {
@@ -51,8 +48,5 @@ func (g *Gateway) onSearch(ctx context.Context, r *http.Request) (any, error) {
 		notes[m.ID].describe(&one.Session)
 		list = append(list, one)
 	}
-	return struct {
-		Sessions []SessionFound `json:"sessions"`
-		Left     int            `json:"left"` // sessions that were not searched
-	}{list, left + max(0, len(found)-maxSearchFound)}, nil
+	return object{{"sessions", list}, {"left", left + max(0, len(found)-maxSearchFound)}}, err
 }

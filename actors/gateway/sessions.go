@@ -39,9 +39,6 @@ const (
 // cannot be decoded is listed with that as its title.
 func (g *Gateway) onSessions(ctx context.Context, _ *http.Request) (any, error) {
 	found, more, err := g.client.Sessions(ctx, maxSessions, nil)
-	if err != nil {
-		return nil, err
-	}
 	if extra := len(found) - maxSessions; extra > 0 {
 		found, more = found[:maxSessions], more+extra
 	}
@@ -55,10 +52,7 @@ func (g *Gateway) onSessions(ctx context.Context, _ *http.Request) (any, error) 
 			list[i].Title = "(cannot be decoded)"
 		}
 	}
-	return struct {
-		Sessions []Session `json:"sessions"`
-		More     int       `json:"more"` // sessions that are not in the list
-	}{list, more}, nil
+	return object{{"sessions", list}, {"more", more}}, err
 }
 
 // describeSession returns the line of a session in the list. Without a turn the title is the summary.
@@ -80,42 +74,22 @@ func makeTitle(text string) string {
 	return string(line)
 }
 
-// mapReadError converts an error of a read with the context ctx to the problem for the client: 504 after the timeout,
-// 503 while not connected, the cause of ctx when it has ended otherwise. Any other err is returned unchanged.
-func (g *Gateway) mapReadError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), errTimeout) {
-			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: the sessions could not be "+
-				"read within %s", lookupTimeout)
-		}
-		return context.Cause(ctx)
-	}
-	if !g.link.IsConnected() {
-		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "not connected to the bus; "+
-			"reconnecting")
+// explainSession returns a problem 404 for a session that does not exist, and any other err as it is.
+func explainSession(id string, err error) error {
+	if errors.Is(err, client.ErrNotFound) {
+		return notFoundf("session %s not found; GET /sessions lists the sessions", id)
 	}
 	return err
 }
 
-// mapSessionError is [Gateway.mapReadError] for a read of one session, which is 404 when it does not exist.
-func (g *Gateway) mapSessionError(ctx context.Context, id string, err error) error {
-	if errors.Is(err, client.ErrNotFound) {
-		return notFoundf("session %s not found; GET /sessions lists the sessions", id)
-	}
-	return g.mapReadError(ctx, err)
-}
-
 // onSession returns one conversation: its turns, and its messages as the model gets them. An unknown session is 404.
 func (g *Gateway) onSession(ctx context.Context, r *http.Request) (any, error) {
-	id, err := parseID(r, "the session id")
-	if err != nil {
-		return nil, err
-	}
+	id := r.PathValue("id")
 	c, err := g.client.Session(ctx, id)
 	if err != nil {
-		return nil, g.mapSessionError(ctx, id, err)
+		return nil, explainSession(id, err)
 	}
-	body := struct {
+	return struct {
 		Session
 		Summary    string             `json:"summary"` // replaces the turns before the first message
 		Summarized int                `json:"summarized"`
@@ -128,8 +102,7 @@ func (g *Gateway) onSession(ctx context.Context, r *http.Request) (any, error) {
 	}{
 		describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped, c.Archived, g.findWindow(ctx, c),
 		append([]subjects.Message{}, c.Messages()...), append([]subjects.Turn{}, c.Turns...), listBranches(c),
-	}
-	return body, nil
+	}, nil
 }
 
 // findWindow returns the query id of the oldest turn of a conversation that the model gets with the next question; "" =
@@ -160,10 +133,7 @@ const (
 // onArchivedTurns returns a page of the turns of a session that are no longer in its conversation, oldest first: the
 // latest ones, or those before another page. An unknown session is 404, and so is an unknown page.
 func (g *Gateway) onArchivedTurns(ctx context.Context, r *http.Request) (any, error) {
-	id, err := parseID(r, "the session id")
-	if err != nil {
-		return nil, err
-	}
+	id := r.PathValue("id")
 	p := r.URL.Query()
 	limit, err := parseNumber("limit", p.Get("limit"), defaultTurns, maxTurns)
 	if err != nil {
@@ -173,14 +143,8 @@ func (g *Gateway) onArchivedTurns(ctx context.Context, r *http.Request) (any, er
 	if errors.Is(err, client.ErrPage) {
 		return nil, notFoundf("before: no such page of session %s; it is the field before of another page", id)
 	}
-	if err != nil {
-		return nil, g.mapSessionError(ctx, id, err)
-	}
-	return struct {
-		Turns  []subjects.Turn `json:"conversation"`
-		Before string          `json:"before"` // of the page before it; "" = there is none
-		Lost   int             `json:"lost"`   // turns between these that cannot be read
-	}{append([]subjects.Turn{}, page.Turns...), page.Before, page.Lost}, nil
+	turns := append([]subjects.Turn{}, page.Turns...)
+	return object{{"conversation", turns}, {"before", page.Before}, {"lost", page.Lost}}, explainSession(id, err)
 }
 
 // Branch is a part of a conversation that was set aside.
@@ -212,10 +176,7 @@ type SessionBranch struct {
 // onSessionBranch sets a question and the turns after it aside, so that the next question follows the turn before it,
 // or continues with a branch that was set aside. Nothing is deleted. A session whose question is being answered is 409.
 func (g *Gateway) onSessionBranch(ctx context.Context, r *http.Request, in SessionBranch) (any, error) {
-	id, err := parseID(r, "the session id")
-	if err != nil {
-		return nil, err
-	}
+	id := r.PathValue("id")
 	change, query := subjects.SessionBranch, in.Before
 	if in.To != "" {
 		change, query = subjects.SessionSwitch, in.To
@@ -227,7 +188,7 @@ func (g *Gateway) onSessionBranch(ctx context.Context, r *http.Request, in Sessi
 		return nil, deniedf("session %s belongs to the client %s", id, owner)
 	}
 	if _, err := g.client.Session(ctx, id); err != nil {
-		return nil, g.mapSessionError(ctx, id, err)
+		return nil, explainSession(id, err)
 	}
 	done, err := g.client.BranchSession(ctx, id, change, query)
 	return done, mapConflict(err, subjects.CodeBusy)
@@ -249,13 +210,10 @@ const changeTimeout = 5 * time.Minute
 // or [subjects.SessionCompact]. An unknown session is 404, one whose question is being answered 409.
 func (g *Gateway) onSessionChange(change string) handler {
 	return g.change(changeTimeout, func(ctx context.Context, r *http.Request) (any, error) {
-		id, err := parseID(r, "the session id")
-		if err != nil {
-			return nil, err
-		}
-		_, err = g.client.Session(ctx, id)
+		id := r.PathValue("id")
+		_, err := g.client.Session(ctx, id)
 		if err != nil && !errors.Is(err, client.ErrUnreadable) {
-			return nil, g.mapSessionError(ctx, id, err)
+			return nil, explainSession(id, err)
 		}
 		done, err := g.client.ChangeSession(ctx, id, change)
 		if err != nil || change != subjects.SessionDelete {

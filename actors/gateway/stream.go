@@ -60,13 +60,10 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 			"like tool.request.>")
 	}
 	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {
-		switch p.Get(name) {
-		case "", "0":
-		case "1":
-			*to = true
-		default:
-			return f, malformedf("%s is 0 or 1", name)
+		if err := checkFlag(name, p.Get(name)); err != nil {
+			return f, err
 		}
+		*to = p.Get(name) == "1"
 	}
 	positions := r.Header.Values("Last-Event-ID")
 	if len(positions) == 0 && p.Has("after") {

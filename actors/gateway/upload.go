@@ -69,8 +69,7 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 				return in, nil, g.explainUpload(w, err)
 			}
 			if len(data) > maxBody {
-				return in, nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge,
-					"field %s too large; at most %d KB", name, maxBody>>10)
+				return in, nil, tooLargef("field %s too large; at most %d KB", name, maxBody>>10)
 			}
 			if name == "paste" {
 				// a form has CRLF
@@ -94,8 +93,8 @@ func (g *Gateway) readFile(w http.ResponseWriter, r *http.Request, part *multipa
 		return attachment.File{}, g.explainUpload(w, err)
 	}
 	if len(data) > document.MaxBytes {
-		return attachment.File{}, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge,
-			"file %q too large; at most %d MB (limit of a file): send a part of it", name, document.MaxBytes>>20)
+		return attachment.File{}, tooLargef("file %q too large; at most %d MB (limit of a file): send a part of it",
+			name, document.MaxBytes>>20)
 	}
 	f, err := attachment.Decode(r.Context(), subjects.AttachmentFile, name, data)
 	if err != nil {
@@ -109,8 +108,7 @@ func (g *Gateway) explainUpload(w http.ResponseWriter, err error) error {
 	w.Header().Set("Connection", "close")
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "form too large; at most %d MB: "+
-			"send fewer files", maxUpload>>20)
+		return tooLargef("form too large; at most %d MB: send fewer files", maxUpload>>20)
 	}
 	return malformedf("incomplete form, or timeout after %s", g.bodyTimeout)
 }
