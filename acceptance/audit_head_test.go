@@ -337,7 +337,7 @@ func TestHeadIsKeptInTheKeyring(t *testing.T) {
 			Others: map[string]uint64{"memory": 2, "model": seq + 7}, Hash: strings.Repeat("ab", 32),
 		}
 		for _, s := range []auditlog.HeadStore{store, none} {
-			if err := s.Save(t.Context(), h); err != nil {
+			if err := s.Save(t.Context(), h, false); err != nil {
 				t.Fatal(err)
 			}
 		}

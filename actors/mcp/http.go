@@ -25,7 +25,6 @@ var (
 	errOtherHost = errors.New("the request is for another address than the url of the server")
 	errAddress   = errors.New("the name of the server leads to an address that is not public; write the address " +
 		"itself as the url, if it is yours")
-	errTooLarge = errors.New("the response is too large")
 )
 
 // newHTTP returns the transport of a server at a URL. headers are sent to that URL only. The end of life ends all
@@ -90,7 +89,7 @@ func (o *ownOrigin) RoundTrip(r *http.Request) (*http.Response, error) {
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
 		resp.Body = &floodGuard{from: resp.Body}
 	} else {
-		resp.Body = &boundedBody{from: resp.Body, left: maxBody}
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxBody)
 	}
 	return resp, nil
 }
@@ -105,19 +104,3 @@ func (b *endingBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
 }
-
-// boundedBody fails after so many bytes.
-type boundedBody struct {
-	from io.ReadCloser
-	left int
-}
-
-func (b *boundedBody) Read(p []byte) (int, error) {
-	n, err := b.from.Read(p)
-	if b.left -= n; b.left < 0 {
-		return 0, errTooLarge
-	}
-	return n, err
-}
-
-func (b *boundedBody) Close() error { return b.from.Close() }

@@ -334,8 +334,7 @@ func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.
 		return subjects.Faultf(subjects.CodeTimeout, "the MCP server %s did not answer in time", m.options.Name)
 	case errors.Is(err, context.Canceled):
 		return subjects.Faultf(subjects.CodeStopped, "the call at the MCP server %s was cancelled", m.options.Name)
-	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err,
-		&rpc):
+	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), !errors.As(err, &rpc):
 		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, "+
 			"which may have run", m.options.Name)
 	}

@@ -29,7 +29,7 @@ const (
 type exportLine struct {
 	Header  *exportHeader  `json:"header,omitempty"`
 	Message *exportMessage `json:"message,omitempty"`
-	Footer  *exportFooter  `json:"footer,omitempty"`
+	Footer  *Summary       `json:"footer,omitempty"`
 }
 
 type exportHeader struct {
@@ -49,21 +49,13 @@ type exportMessage struct {
 	Error   string                 `json:"error,omitempty"`   // why data could not be decoded
 }
 
-type exportFooter struct {
-	Messages int                  `json:"messages"`
-	Records  int                  `json:"records"`
-	Chains   int                  `json:"chains"`
-	Heads    []subjects.AuditHead `json:"heads"`
-	SHA256   string               `json:"sha256"` // of everything before this line
-}
-
-// Summary describes an export.
+// Summary describes an export: as its result, and as its footer.
 type Summary struct {
 	Messages int                  `json:"messages"`
 	Records  int                  `json:"records"`
 	Chains   int                  `json:"chains"`
 	Heads    []subjects.AuditHead `json:"heads"`  // of the chains that no later chain links, the genesis included
-	SHA256   string               `json:"sha256"` // of the whole file
+	SHA256   string               `json:"sha256"` // of the whole file; in the footer, of everything before it
 }
 
 // Export writes every message of src to w, malformed ones too, so that [OpenExport] returns the same source. It does
@@ -108,7 +100,7 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 		if err := writeLine(io.MultiWriter(buffered, all), exportLine{Footer: footer}); err != nil {
 			return err
 		}
-		sum.Messages, sum.Records, sum.Chains, sum.Heads = footer.Messages, footer.Records, footer.Chains, footer.Heads
+		sum = *footer
 		return buffered.Flush()
 	}()
 	if err != nil {
@@ -309,8 +301,8 @@ func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 
 // footer returns the footer of an export whose lines so far hash to body. Its heads are those of the chains that no
 // other chain in the export links.
-func (t *exportCounter) footer(body hash.Hash) *exportFooter {
-	f := &exportFooter{
+func (t *exportCounter) footer(body hash.Hash) *Summary {
+	f := &Summary{
 		Messages: t.messages, Records: t.records, Chains: len(t.heads),
 		Heads: []subjects.AuditHead{}, SHA256: hex.EncodeToString(body.Sum(nil)),
 	}

@@ -30,6 +30,13 @@ type Problem struct {
 	Kept    string `json:"-"`                // where the kept head is that the log does not match
 }
 
+// newProblem returns the problem of a record.
+func newProblem(message, account, chain string, record uint64, format string, args ...any) Problem {
+	return Problem{
+		Message: message, Account: account, Chain: chain, Record: record, Text: fmt.Sprintf(format, args...),
+	}
+}
+
 // String returns the text with its position before it: message, account, chain and record, as far as known.
 func (p Problem) String() string {
 	s := p.Text
@@ -294,10 +301,7 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 	first := st.Stream == "" && st.Seq == 1
 	bad := func(record uint64, format string, args ...any) {
-		v.addProblem(Problem{
-			Message: st.Name(), Account: account, Chain: id, Record: record,
-			Text: fmt.Sprintf(format, args...),
-		})
+		v.addProblem(newProblem(st.Name(), account, id, record, format, args...))
 	}
 	switch {
 	case genesis && !first:
@@ -353,10 +357,8 @@ func (v *verifier) verifyMessage(st Stored) {
 func (v *verifier) checkStreamSeq(st Stored) {
 	next := v.lastSeq[st.Stream] + 1
 	if st.Seq < next {
-		v.addProblem(Problem{
-			Message: st.Name(),
-			Text:    fmt.Sprintf("message %s is repeated or out of order, expected %d", st.Name(), next),
-		})
+		v.addProblem(newProblem(st.Name(), "", "", 0, "message %s is repeated or out of order, expected %d", st.Name(),
+			next))
 		return
 	}
 	if st.Seq > next {
@@ -371,10 +373,8 @@ func (v *verifier) checkStreamSeq(st Stored) {
 func (v *verifier) acceptGenesis(message string, d Decoded) {
 	match, known := matchGenesis(d, v.anchored[GenesisChain])
 	if !known {
-		v.addProblem(Problem{
-			Message: message, Account: GenesisAccount, Chain: GenesisChain, Record: d.Record.Seq,
-			Text: "unconfirmed genesis: it is not anchored",
-		})
+		v.addProblem(newProblem(message, GenesisAccount, GenesisChain, d.Record.Seq,
+			"unconfirmed genesis: it is not anchored"))
 	}
 	if !match {
 		return
@@ -449,10 +449,7 @@ func (v *verifier) beginChain(account, id string) *chain {
 func (v *verifier) verifyRecord(c *chain, message string, genesis bool, d Decoded) {
 	rec := d.Record
 	bad := func(record uint64, format string, args ...any) {
-		v.addProblem(Problem{
-			Message: message, Account: c.account, Chain: c.id, Record: record,
-			Text: fmt.Sprintf(format, args...),
-		})
+		v.addProblem(newProblem(message, c.account, c.id, record, format, args...))
 	}
 	if rec.Chain != c.id {
 		bad(rec.Seq, "the record belongs to chain %q", rec.Chain)
@@ -546,16 +543,14 @@ func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 			"successor", c.lastSeq)
 		return
 	}
-	c.mismatch = v.addProblem(Problem{
-		Message: c.message, Account: c.account, Chain: c.id, Record: c.lastSeq,
-		Text: fmt.Sprintf("record %d was altered: it is not the predecessor that record %d names", c.lastSeq, rec.Seq),
-	})
+	c.mismatch = v.addProblem(newProblem(c.message, c.account, c.id, c.lastSeq,
+		"record %d was altered: it is not the predecessor that record %d names", c.lastSeq, rec.Seq))
 }
 
 // reportAltered reports an altered record of c. It replaces the pending mismatch problem about its predecessor, if any,
 // so that one alteration is one problem.
 func (v *verifier) reportAltered(c *chain, message string, record uint64, format string, args ...any) {
-	p := Problem{Message: message, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)}
+	p := newProblem(message, c.account, c.id, record, format, args...)
 	if c.mismatch > 0 {
 		v.report.Problems[c.mismatch-1] = p
 		c.mismatch = 0
@@ -570,10 +565,7 @@ func (v *verifier) reportAltered(c *chain, message string, record uint64, format
 // excuses need no record.
 func (v *verifier) verifyLink(c *chain, message string, l subjects.AuditHead) {
 	bad := func(format string, args ...any) {
-		v.addProblem(Problem{
-			Message: message, Account: c.account, Chain: c.id, Record: 1,
-			Text: fmt.Sprintf(format, args...),
-		})
+		v.addProblem(newProblem(message, c.account, c.id, 1, format, args...))
 	}
 	if l.Account != c.account || l.Chain == c.id || !hasValidHash(l) {
 		bad("invalid link to record %d of %s, chain %s", l.Seq, l.Account, l.Chain)
@@ -659,10 +651,7 @@ func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 	for _, h := range heads {
 		c := v.chains[h.Chain]
 		bad := func(message string, record uint64, format string, args ...any) {
-			v.addProblem(Problem{
-				Message: message, Account: h.Account, Chain: h.Chain, Record: record,
-				Text: fmt.Sprintf(format, args...),
-			})
+			v.addProblem(newProblem(message, h.Account, h.Chain, record, format, args...))
 		}
 		switch {
 		case !hasValidHash(h):
@@ -679,11 +668,8 @@ func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 	}
 	for _, c := range v.order {
 		if !v.isEndConfirmed(c) {
-			v.addProblem(Problem{
-				Message: c.message, Account: c.account, Chain: c.id, Record: c.lastSeq,
-				Text: fmt.Sprintf("unconfirmed end of chain %s: it is neither anchored nor linked by a later chain",
-					c.id),
-			})
+			v.addProblem(newProblem(c.message, c.account, c.id, c.lastSeq,
+				"unconfirmed end of chain %s: it is neither anchored nor linked by a later chain", c.id))
 		}
 	}
 }

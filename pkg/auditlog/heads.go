@@ -34,10 +34,8 @@ type HeadStore interface {
 	Where() string
 	// Load returns the kept heads, none when nothing was kept yet.
 	Load(ctx context.Context) ([]audit.LogHead, error)
-	// Save keeps head beside the earlier ones or in their place.
-	Save(ctx context.Context, head audit.LogHead) error
-	// Replace keeps head, and Load returns no earlier one any more.
-	Replace(ctx context.Context, head audit.LogHead) error
+	// Save keeps head beside the earlier ones or in their place; with accept Load returns no earlier one any more.
+	Save(ctx context.Context, head audit.LogHead, accept bool) error
 }
 
 // LoadHeads returns the heads of all stores. The errors of stores that cannot be read are joined; the heads of the
@@ -143,18 +141,12 @@ func (f *headFile) Load(context.Context) (heads []audit.LogHead, err error) {
 	}
 }
 
-// Save implements [HeadStore].
-func (f *headFile) Save(_ context.Context, head audit.LogHead) error {
-	return f.appendLine(head.String())
-}
-
-// Replace implements [HeadStore].
-func (f *headFile) Replace(_ context.Context, head audit.LogHead) error {
-	return f.appendLine(headReset + " " + head.String())
-}
-
-// appendLine appends a line with the time and text; it is on disk when appendLine returns.
-func (f *headFile) appendLine(text string) error {
+// Save implements [HeadStore]: it appends a line with the time and the head, which is on disk when it returns.
+func (f *headFile) Save(_ context.Context, head audit.LogHead, accept bool) error {
+	text := head.String()
+	if accept {
+		text = headReset + " " + text
+	}
 	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -236,16 +228,11 @@ func (k *headKeyring) Load(ctx context.Context) ([]audit.LogHead, error) {
 }
 
 // Save implements [HeadStore].
-func (k *headKeyring) Save(ctx context.Context, head audit.LogHead) error {
+func (k *headKeyring) Save(ctx context.Context, head audit.LogHead, _ bool) error {
 	if err := k.openRing(ctx); err != nil || k.ring == nil {
 		return err
 	}
 	return k.ring.Set(ctx, k.name, seal.NewSecret([]byte(head.String())))
-}
-
-// Replace implements [HeadStore].
-func (k *headKeyring) Replace(ctx context.Context, head audit.LogHead) error {
-	return k.Save(ctx, head)
 }
 
 // headEvents keeps heads in the event log, which is in the data folder but not in the audit log: it shows that the
@@ -283,16 +270,13 @@ func (e *headEvents) Load(ctx context.Context) ([]audit.LogHead, error) {
 }
 
 // Save implements [HeadStore].
-func (e *headEvents) Save(ctx context.Context, head audit.LogHead) error {
+func (e *headEvents) Save(ctx context.Context, head audit.LogHead, _ bool) error {
 	out, err := actor.NewOut(e.writer)
 	if err != nil {
 		return err
 	}
 	return actor.Emit(ctx, out, subjects.AuditLogHeadEvent, subjects.AuditLogHead{Head: head.String()})
 }
-
-// Replace implements [HeadStore].
-func (e *headEvents) Replace(ctx context.Context, head audit.LogHead) error { return e.Save(ctx, head) }
 
 // AcceptHeads replaces the heads of every store, and of the event log, that the log of a stopped system does not match,
 // and returns the names of these stores: after a rotation the loss is accepted, and recorded in the report of the
@@ -336,7 +320,7 @@ func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replac
 		if slices.Contains(k.Stores, s) {
 			continue
 		}
-		if err := s.Replace(ctx, k.hasher.Head()); err != nil {
+		if err := s.Save(ctx, k.hasher.Head(), true); err != nil {
 			return replaced, fmt.Errorf("keeping the head of the audit log in %s: %w", s.Where(), err)
 		}
 		replaced = append(replaced, s.Where())
@@ -498,7 +482,7 @@ func (k *HeadKeeper) save(ctx context.Context, head audit.LogHead) {
 	everywhere := true
 	for _, s := range k.Stores {
 		limited, cancel := context.WithTimeout(ctx, storeTimeout)
-		err := s.Save(limited, head)
+		err := s.Save(limited, head, false)
 		cancel()
 		everywhere = everywhere && err == nil
 		if err != nil && ctx.Err() == nil {

@@ -151,11 +151,11 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 			continue
 		}
 		if n := len(b.ranges); n > 0 && b.ranges[n-1][1] == at {
-			b.ranges[n-1][1] = at + rec.size
+			b.ranges[n-1][1] = at + len(rec.raw)
 		} else {
-			b.ranges = append(b.ranges, [2]int{at, at + rec.size})
+			b.ranges = append(b.ranges, [2]int{at, at + len(rec.raw)})
 		}
-		at += rec.size
+		at += len(rec.raw)
 		switch {
 		case rec.seq&blockTombstone != 0:
 			f.deleted[rec.seq&^blockTombstone] = true
@@ -211,34 +211,41 @@ func (f *AuditFiles) ReadAfter(ctx context.Context, seq uint64) (audit.Source, e
 func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64,
 	yield func(audit.Stored, error) bool,
 ) bool {
-	if len(b.ranges) == 0 {
-		return true
-	}
-	data, _, err := readBlock(b.path)
-	sum, herr := f.newBlockHash(b.index)
-	if err = errors.Join(err, herr, ctx.Err()); err != nil {
+	records, err := f.readRecords(b)
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		yield(audit.Stored{}, fmt.Errorf("reading the audit log: %w", err))
 		return false
 	}
-	for _, r := range b.ranges {
-		for at := r[0]; at < r[1]; {
-			rec, ok := parseBlockRecord(data[min(at, len(data)):], sum)
-			if !ok {
-				yield(audit.Stored{}, fmt.Errorf("reading the audit log: %s changed meanwhile", b.path))
-				return false
-			}
-			at += rec.size
-			if rec.seq&(blockTombstone|blockErased) != 0 || rec.seq <= seq || f.deleted[rec.seq] {
-				continue
-			}
-			if !yield(audit.Stored{
-				Stream: f.Owner(), Seq: rec.seq, Subject: rec.subject, Data: rec.payload, Time: rec.time,
-			}, nil) {
-				return false
-			}
+	for _, rec := range records {
+		if rec.isMessage() && rec.seq > seq && !f.deleted[rec.seq] && !yield(audit.Stored{
+			Stream: f.Owner(), Seq: rec.seq, Subject: rec.subject, Data: rec.payload, Time: rec.time,
+		}, nil) {
+			return false
 		}
 	}
 	return true
+}
+
+// readRecords returns the readable records of a block.
+func (f *AuditFiles) readRecords(b blockFile) (out []blockRecord, err error) {
+	if len(b.ranges) == 0 {
+		return nil, nil
+	}
+	data, _, err := readBlock(b.path)
+	sum, herr := f.newBlockHash(b.index)
+	if err = errors.Join(err, herr); err != nil {
+		return nil, err
+	}
+	for _, r := range b.ranges {
+		for at := r[0]; at < r[1]; at += len(out[len(out)-1].raw) {
+			rec, ok := parseBlockRecord(data[min(at, len(data)):], sum)
+			if !ok {
+				return nil, fmt.Errorf("%s changed meanwhile", b.path)
+			}
+			out = append(out, rec)
+		}
+	}
+	return out, nil
 }
 
 // newBlockHash returns the checksum of the records in the block with this index.
@@ -247,13 +254,17 @@ func (f *AuditFiles) newBlockHash(index int) (hash.Hash64, error) {
 	return highwayhash.New64(key[:])
 }
 
+// blockRecord is a record of a block file.
 type blockRecord struct {
-	size    int
+	raw     []byte
 	seq     uint64 // with the bits blockErased and blockTombstone
 	time    time.Time
 	subject string
 	payload []byte
 }
+
+// isMessage reports whether the record is neither the rest of a message that was deleted nor what deletes another one.
+func (r blockRecord) isMessage() bool { return r.seq&(blockTombstone|blockErased) == 0 }
 
 // parseBlockRecord parses the first record of b and reports false unless it is complete and its checksum fits.
 func parseBlockRecord(b []byte, sum hash.Hash64) (blockRecord, bool) {
@@ -286,7 +297,7 @@ func parseBlockRecord(b []byte, sum hash.Hash64) (blockRecord, bool) {
 		return blockRecord{}, false
 	}
 	return blockRecord{
-		size: size, seq: binary.LittleEndian.Uint64(b[4:]),
+		raw: b[:size], seq: binary.LittleEndian.Uint64(b[4:]),
 		time:    time.Unix(0, int64(binary.LittleEndian.Uint64(b[12:]))).UTC(),
 		subject: string(b[blockHeaderSize : blockHeaderSize+subject]), payload: b[from:end],
 	}, true

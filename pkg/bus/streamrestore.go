@@ -64,38 +64,6 @@ func (d StreamDamage) Restore(home, other Home) (n int, err error) {
 	return x.added, x.writeBlocks(filepath.Join(dir, "msgs"))
 }
 
-// storedRecord is a record of a block file.
-type storedRecord struct {
-	blockRecord
-	raw []byte
-}
-
-// isMessage reports whether the record is neither the rest of a message that was deleted nor what deletes another one.
-func (r storedRecord) isMessage() bool { return r.seq&(blockTombstone|blockErased) == 0 }
-
-// readRecords returns the readable records of a block.
-func (f *AuditFiles) readRecords(b blockFile) (out []storedRecord, err error) {
-	if len(b.ranges) == 0 {
-		return nil, nil
-	}
-	data, _, err := readBlock(b.path)
-	sum, herr := f.newBlockHash(b.index)
-	if err = errors.Join(err, herr); err != nil {
-		return nil, err
-	}
-	for _, r := range b.ranges {
-		for at := r[0]; at < r[1]; {
-			rec, ok := parseBlockRecord(data[min(at, len(data)):], sum)
-			if !ok {
-				return nil, fmt.Errorf("%s changed meanwhile", b.path)
-			}
-			out = append(out, storedRecord{rec, data[at : at+rec.size]})
-			at += rec.size
-		}
-	}
-	return out, nil
-}
-
 // blockRestore adds the records of damaged and missing blocks that a copy has.
 type blockRestore struct {
 	damage    StreamDamage
@@ -152,14 +120,14 @@ func (x *blockRestore) index() error {
 }
 
 // note keeps the newest message of a subject.
-func (x *blockRestore) note(r storedRecord, f *AuditFiles) {
+func (x *blockRestore) note(r blockRecord, f *AuditFiles) {
 	if x.keepsLast && r.isMessage() && !f.deleted[r.seq] {
 		x.newest[r.subject] = max(x.newest[r.subject], r.seq)
 	}
 }
 
 // lacking returns the records of a block of the copy that are to be added.
-func (x *blockRestore) lacking(b blockFile) (out []storedRecord, err error) {
+func (x *blockRestore) lacking(b blockFile) (out []blockRecord, err error) {
 	last := 0
 	if n := len(x.own.blocks); n > 0 {
 		last = x.own.blocks[n-1].index
@@ -202,7 +170,7 @@ func (x *blockRestore) writeBlocks(folder string) error {
 			records = append(records, own...)
 		}
 		// What deletes messages has the highest bits, and its place is of no importance to the server.
-		slices.SortFunc(records, func(a, b storedRecord) int { return cmp.Compare(a.seq, b.seq) })
+		slices.SortFunc(records, func(a, b blockRecord) int { return cmp.Compare(a.seq, b.seq) })
 		var data []byte
 		for _, r := range records {
 			data = append(data, r.raw...)
