@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"mime"
 	"net/http"
 	"time"
@@ -103,7 +102,7 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	store := func(ctx context.Context, _ *http.Request) (any, error) {
-		got, err := g.client.RestoreMemories(ctx, eachEntry(entries), trusted == "1")
+		got, err := g.client.RestoreMemories(ctx, client.EachEntry(entries), trusted == "1")
 		if err != nil && len(got.Results) > 0 {
 			g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", len(got.Results),
 				len(entries), err))
@@ -119,17 +118,6 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	}
 	// stored even when the client disconnects
 	return g.respond(noTimeout, store)(w, r.WithContext(context.WithoutCancel(r.Context())))
-}
-
-// eachEntry yields entries without errors.
-func eachEntry(entries []subjects.MemoryEntry) iter.Seq2[subjects.MemoryEntry, error] {
-	return func(yield func(subjects.MemoryEntry, error) bool) {
-		for _, e := range entries {
-			if !yield(e, nil) {
-				return
-			}
-		}
-	}
 }
 
 // readEntries decodes an export strictly, a JSON object per line; errors name the line. It rejects a body longer than

@@ -2,11 +2,11 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
@@ -35,28 +35,25 @@ func (c *Client) clusterStatus(ctx context.Context, api, account string) (out Cl
 		if st.Account != account {
 			continue
 		}
-		var reply struct {
-			Cluster *jetstream.ClusterInfo `json:"cluster"`
-			Error   *jetstream.APIError    `json:"error"`
-		}
-		err := actor.RequestAPI(ctx, c.out, api+".STREAM.INFO."+st.Name, struct{}{}, &reply)
+		info, err := c.streamInfo(ctx, api, st.Name)
+		var rejected *jetstream.APIError
 		switch {
 		case ctx.Err() != nil:
 			return out, ctx.Err()
+		case errors.As(err, &rejected):
+			return out, err
 		case err != nil:
 			out.Behind = append(out.Behind, st.Name+" does not answer")
 			continue
-		case reply.Error != nil:
-			return out, fmt.Errorf("reading the state of stream %s: %w", st.Name, reply.Error)
-		case reply.Cluster == nil || reply.Cluster.Name == "":
+		case info.Cluster == nil || info.Cluster.Name == "":
 			return out, nil
 		}
-		out.Name = reply.Cluster.Name
+		out.Name = info.Cluster.Name
 		out.Streams++
-		if reply.Cluster.Leader == "" {
+		if info.Cluster.Leader == "" {
 			out.Behind = append(out.Behind, st.Name+" has no leader")
 		}
-		for _, p := range reply.Cluster.Replicas {
+		for _, p := range info.Cluster.Replicas {
 			switch {
 			case p.Offline:
 				out.Behind = append(out.Behind, fmt.Sprintf("%s: %s is down", st.Name, p.Name))

@@ -72,29 +72,25 @@ func (c *Client) AuditStatus(ctx context.Context) (map[string]StreamStatus, erro
 	return out, nil
 }
 
-// streamStatus reads size and sequences of a stream; api is the prefix under which the account reaches the JetStream
-// API. A missing stream is an error that wraps [*jetstream.APIError].
+// streamStatus reads size and sequences of a stream, with the errors of [Client.streamInfo].
 func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamStatus, error) {
+	info, err := c.streamInfo(ctx, api, stream)
+	s := info.State
+	return StreamStatus{s.Msgs, int64(s.Bytes), info.Config.MaxBytes, s.FirstSeq, s.LastSeq}, err
+}
+
+// streamInfo reads the description of a stream; api is the prefix under which the account reaches the JetStream API. A
+// missing stream is an error that wraps [*jetstream.APIError].
+func (c *Client) streamInfo(ctx context.Context, api, stream string) (jetstream.StreamInfo, error) {
 	var reply struct {
-		Config struct {
-			MaxBytes int64 `json:"max_bytes"`
-		} `json:"config"`
-		State struct {
-			Messages uint64 `json:"messages"`
-			Bytes    int64  `json:"bytes"`
-			First    uint64 `json:"first_seq"`
-			Last     uint64 `json:"last_seq"`
-		} `json:"state"`
+		jetstream.StreamInfo
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := actor.RequestAPI(ctx, c.out, api+".STREAM.INFO."+stream, struct{}{}, &reply); err != nil {
-		return StreamStatus{}, err
+	err := actor.RequestAPI(ctx, c.out, api+".STREAM.INFO."+stream, struct{}{}, &reply)
+	if err == nil && reply.Error != nil {
+		err = fmt.Errorf("reading the state of stream %s: %w", stream, reply.Error)
 	}
-	if reply.Error != nil {
-		return StreamStatus{}, fmt.Errorf("reading the state of stream %s: %w", stream, reply.Error)
-	}
-	s := reply.State
-	return StreamStatus{s.Messages, s.Bytes, reply.Config.MaxBytes, s.First, s.Last}, nil
+	return reply.StreamInfo, err
 }
 
 // Event reads the event at a sequence. It reports false when the log has none there.

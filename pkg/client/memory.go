@@ -237,23 +237,18 @@ const addBatch = 16
 func (c *Client) AddMemories(ctx context.Context, facts []subjects.MemoryEntry, external bool,
 	progress func(done int),
 ) (subjects.MemoryWriteReply, error) {
-	var total subjects.MemoryWriteReply
-	for done := 0; done < len(facts); progress(done) {
-		batch, size := 0, 0
-		for _, e := range facts[done:] {
-			if size += len(e.Corpus) + entryBytes; batch > 0 && (batch == addBatch || size > batchBytes) {
-				break
+	return c.writeBatches(ctx, EachEntry(facts), addBatch, subjects.MemoryWriteRequest{External: external}, progress)
+}
+
+// EachEntry yields entries without errors.
+func EachEntry(entries []subjects.MemoryEntry) iter.Seq2[subjects.MemoryEntry, error] {
+	return func(yield func(subjects.MemoryEntry, error) bool) {
+		for _, e := range entries {
+			if !yield(e, nil) {
+				return
 			}
-			batch++
 		}
-		w, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: facts[done : done+batch], External: external})
-		addWritten(&total, w)
-		if err != nil {
-			return total, err
-		}
-		done += batch
 	}
-	return total, nil
 }
 
 // WriteMemory sends entries or a document to memory in one message; the caller keeps it below the message limit. A busy
@@ -393,29 +388,37 @@ func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument
 func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error],
 	trusted bool,
 ) (subjects.MemoryWriteReply, error) {
-	var total subjects.MemoryWriteReply
-	var batch []subjects.MemoryEntry
-	size := 0
+	w := subjects.MemoryWriteRequest{Restore: true, Trusted: trusted}
+	return c.writeBatches(ctx, entries, batchEntries, w, func(int) {})
+}
+
+// writeBatches writes entries with requests like w, each of at most most entries and about [batchBytes], and calls
+// progress after each with the number of entries so far. An error ends it.
+func (c *Client) writeBatches(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error], most int,
+	w subjects.MemoryWriteRequest, progress func(done int),
+) (total subjects.MemoryWriteReply, err error) {
+	done, size := 0, 0
 	write := func() error {
-		if len(batch) == 0 {
+		if len(w.Entries) == 0 {
 			return nil
 		}
-		w, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: batch, Restore: true, Trusted: trusted})
-		addWritten(&total, w)
-		batch, size = nil, 0
+		r, err := c.WriteMemory(ctx, w)
+		addWritten(&total, r)
+		if done += len(w.Entries); err == nil {
+			progress(done)
+		}
+		w.Entries, size = nil, 0
 		return err
 	}
 	for e, err := range entries {
+		n := len(e.Corpus) + len(e.Description) + len(e.Name) + entryBytes
+		if err == nil && (len(w.Entries) == most || size+n > batchBytes) {
+			err = write()
+		}
 		if err != nil {
 			return total, err
 		}
-		n := len(e.Corpus) + len(e.Description) + len(e.Name) + entryBytes
-		if len(batch) == batchEntries || size+n > batchBytes {
-			if err := write(); err != nil {
-				return total, err
-			}
-		}
-		batch, size = append(batch, e), size+n
+		w.Entries, size = append(w.Entries, e), size+n
 	}
 	return total, write()
 }

@@ -18,13 +18,18 @@ import (
 // and when its stop at the end of the test returns an error.
 func (b *Bus) Run(spec actor.Spec, cfg actor.Config) *actor.Supervised {
 	b.t.Helper()
-	s, err := actor.Supervise(b.t.Context(), spec, b.Dial, cfg)
+	return supervise(b.t, b.Bus, spec, cfg)
+}
+
+func supervise(t testing.TB, b *bus.Bus, spec actor.Spec, cfg actor.Config) *actor.Supervised {
+	t.Helper()
+	s, err := actor.Supervise(t.Context(), spec, b.Dial, cfg)
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
-	b.t.Cleanup(func() {
+	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
-			b.t.Error(err)
+			t.Error(err)
 		}
 	})
 	return s
@@ -77,23 +82,13 @@ func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	nc, err := b.Dial("auditor")
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer nc.Close()
-	src, err := bus.NewAuditReader(nc).ReadAll(b.t.Context())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	src, closeLog := openAuditLog(b.t, b.Bus)
+	defer closeLog()
 	if rep, err = audit.Verify(b.t.Context(), src, heads,
 		audit.VerifyOptions{Actions: subjects.AuditActions}); err != nil || !rep.OK {
 		b.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
 	}
-	for m, err := range src.Messages {
-		if err != nil {
-			b.t.Fatal(err)
-		}
+	for _, m := range readAll(b.t, src) {
 		raw = append(raw, m.Data...)
 		batch, err := audit.DecodeBatch(m.Data)
 		if err != nil {
@@ -111,13 +106,24 @@ func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw
 // ReadAuditLog returns every message of the audit log.
 func ReadAuditLog(t testing.TB, b *bus.Bus) []audit.Stored {
 	t.Helper()
+	src, closeLog := openAuditLog(t, b)
+	defer closeLog()
+	return readAll(t, src)
+}
+
+// openAuditLog returns the messages that the audit log has now, to be read until closeLog is called.
+func openAuditLog(t testing.TB, b *bus.Bus) (src audit.Source, closeLog func()) {
+	t.Helper()
 	nc := Dial(t, b, "auditor")
-	defer nc.Close()
 	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []audit.Stored
+	return src, nc.Close
+}
+
+func readAll(t testing.TB, src audit.Source) (out []audit.Stored) {
+	t.Helper()
 	for st, err := range src.Messages {
 		if err != nil {
 			t.Fatal(err)

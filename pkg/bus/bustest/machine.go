@@ -85,14 +85,5 @@ func ensureKeys(t testing.TB, k bus.Keys, roles []string) {
 // Run supervises an actor on the machine until the test ends.
 func (m *Machine) Run(spec actor.Spec, cfg actor.Config) *actor.Supervised {
 	m.t.Helper()
-	s, err := actor.Supervise(m.t.Context(), spec, m.Dial, cfg)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			m.t.Error(err)
-		}
-	})
-	return s
+	return supervise(m.t, m.Bus, spec, cfg)
 }
