@@ -18,7 +18,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -79,12 +78,11 @@ type Digest struct {
 	Relations   []Relation
 	By          string   // how name and description were made: [subjects.DigestModel] or [subjects.DigestPlain]
 	Flags       []string // signs of injection in the text as it came, by firewall.Scan
-	Notes       []string // what was left out or went wrong, a sentence each
 }
 
 // Answer digests a question and its answer; one of them may be empty. external marks an answer that holds untrusted
-// content. A model failure, also a timeout, becomes a note and plain code fills in. The error is [ErrNothing], or that
-// ctx was canceled. The corpus is cut at maxCorpus bytes.
+// content. When the model fails, also by a timeout, plain code fills in. The error is [ErrNothing], or that ctx was
+// canceled. The corpus is cut at maxCorpus bytes.
 func (d *Digester) Answer(ctx context.Context, query, answer string, external bool) (Digest, error) {
 	var out Digest
 	question := out.admitText(query, maxQuestion)
@@ -189,8 +187,7 @@ func (d *Digester) Piece(title, heading, body string) Digest {
 }
 
 // complete digests the texts and completes out, whose Corpus is set already. Name and description come from the model
-// where they pass isFaithful, else from plain code; unusable fields become a note. The only error is that ctx was
-// canceled.
+// where they pass isFaithful, else from plain code. The only error is that ctx was canceled.
 func (d *Digester) complete(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
 	out.fillPlain(m)
 	r, err := d.askObject(ctx, prompt, digestSchema, m.fences(maxMaterial))
@@ -198,23 +195,16 @@ func (d *Digester) complete(ctx context.Context, out Digest, prompt string, m ma
 		if isCanceled(ctx) {
 			return Digest{}, context.Cause(ctx)
 		}
-		out.noteFailure(err)
 		return out, nil
 	}
-	var missing []string
 	whole := m.allText()
 	if name := modelName(r.text("name")); name != "" && isFaithful(name, whole) {
 		out.Name, out.By = name, subjects.DigestModel
-	} else {
-		missing = append(missing, "name")
 	}
 	if words := modelDescription(r.text("description"), whole); words != "" && isFaithful(words, whole) {
 		out.Description, out.By = words, subjects.DigestModel
-	} else {
-		missing = append(missing, "description")
 	}
-	missing = append(missing, out.applyReply(r, m)...)
-	out.noteMissing(missing)
+	out.applyReply(r, m)
 	return out, nil
 }
 
@@ -231,30 +221,21 @@ func isFaithful(words, whole string) bool {
 	return true
 }
 
-// applyReply sets intent, sentiment, entities and relations from a model's reply and returns the names of the fields
-// that could not be used; those keep their values.
-func (out *Digest) applyReply(r reply, m material) (missing []string) {
+// applyReply sets intent, sentiment, entities and relations from a model's reply; those that cannot be used keep their
+// values.
+func (out *Digest) applyReply(r reply, m material) {
 	if s := r.text("intent"); slices.Contains(intents, s) {
 		out.Intent = s
-	} else {
-		missing = append(missing, "intent")
 	}
 	if s := r.text("sentiment"); slices.Contains(sentiments, s) {
 		out.Sentiment = s
-	} else {
-		missing = append(missing, "sentiment")
 	}
 	if list, ok := r.entities(m); ok {
 		out.Entities = list
-	} else {
-		missing = append(missing, "entities")
 	}
 	if list, ok := r.relations(m); ok {
 		out.Relations = list
-	} else {
-		missing = append(missing, "relations")
 	}
-	return missing
 }
 
 // fillPlain sets name, description and entities by plain code. m must not be empty.
@@ -267,7 +248,7 @@ func (out *Digest) fillPlain(m material) {
 }
 
 // admitText returns a text from outside cleaned, without secrets of a known shape and cut to most bytes, with a mark at
-// its end when it was longer. It records firewall flags of the text and notes what was removed; it rejects nothing.
+// its end when it was longer. It records firewall flags of the text; it rejects nothing.
 func (out *Digest) admitText(raw string, most int) string {
 	short := text.Cut(raw, most)
 	for _, name := range firewall.Scan(short).Techniques() {
@@ -275,44 +256,13 @@ func (out *Digest) admitText(raw string, most int) string {
 			out.Flags = append(out.Flags, name)
 		}
 	}
-	s, secrets := firewall.Redact(cleanText(short))
+	s, _ := firewall.Redact(cleanText(short))
 	s = text.Cut(s, most)
-	if secrets > 0 {
-		out.addNote("%s taken out", countNoun(secrets, "secret was", "secrets were"))
-	}
 	if len(short) < len(raw) {
-		out.addNote("the raw was longer than %d KB: the rest was left out", most>>10)
 		s = text.Cut(s, most-len(truncationMark)) + truncationMark
 	}
 	return s
 }
 
-func (out *Digest) addNote(format string, a ...any) {
-	out.Notes = append(out.Notes, fmt.Sprintf(format, a...))
-}
-
-// noteFailure notes why the model gave no usable reply. Having no model is no failure.
-func (out *Digest) noteFailure(err error) {
-	if !errors.Is(err, errNoModel) {
-		why, _ := firewall.Redact(err.Error())
-		out.addNote("the model failed: %s", shortLine(why, 200))
-	}
-}
-
-// noteMissing notes the fields that the model left empty or filled in wrongly.
-func (out *Digest) noteMissing(fields []string) {
-	if len(fields) > 0 {
-		out.addNote("the model's could not be used: %s", strings.Join(fields, ", "))
-	}
-}
-
 // isCanceled reports whether the caller canceled. A passed deadline does not count: plain code can still answer.
 func isCanceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
-
-// countNoun returns "1 sentence" or "2 sentences".
-func countNoun(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, more)
-}

@@ -81,7 +81,6 @@ func TestAnswerByModel(t *testing.T) {
 		name  string
 		reply string
 		want  func(*Digest) // of the good one
-		notes string        // what the notes must speak of
 	}{
 		{name: "good", reply: fill(t, nil)},
 		{name: "in a code fence", reply: "```json\n" + fill(t, nil) + "\n```"},
@@ -111,54 +110,47 @@ func TestAnswerByModel(t *testing.T) {
 			},
 		},
 
-		{name: "trick: not JSON", reply: "the capital of Norway", want: plainAll, notes: "not one valid JSON object"},
-		{name: "trick: empty", reply: "", want: plainAll, notes: "not one valid JSON object"},
+		{name: "trick: not JSON", reply: "the capital of Norway", want: plainAll},
+		{name: "trick: empty", reply: "", want: plainAll},
 		{
 			name: "trick: a list", reply: "[" + fill(t, nil) + "," + fill(t, nil) + "]", want: plainAll,
-			notes: "not one valid JSON object",
 		},
 		{
 			name: "trick: two objects", reply: fill(t, nil) + "\n" + fill(t, nil), want: plainAll,
-			notes: "not one valid JSON object",
 		},
 		{
 			name: "trick: a field twice", reply: `{"name": "a", ` + fill(t, nil)[1:], want: plainAll,
-			notes: "duplicate key",
 		},
 		{
 			name: "trick: a field twice in other letters", reply: `{"NAME": "a", ` + fill(t, nil)[1:], want: plainAll,
-			notes: "duplicate key",
 		},
-		{name: "trick: broken off", reply: fill(t, nil)[:60], want: plainAll, notes: "not one valid JSON object"},
+		{name: "trick: broken off", reply: fill(t, nil)[:60], want: plainAll},
 		{
 			name: "trick: 10 MB", reply: `{"name": "` + strings.Repeat("a", 10<<20) + `"}`, want: plainAll,
-			notes: "too long",
 		},
 		{name: "trick: nested without end", reply: `{"name":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) +
-			"}", want: plainAll, notes: "nested deeper"},
+			"}", want: plainAll},
 		{
 			name: "trick: invalid UTF-8", reply: "{\"name\": \"\xff\"}", want: plainAll,
-			notes: "not one valid JSON object",
 		},
-		{name: "trick: nothing in it", reply: "{}", want: plainAll, notes: "name, description, intent, sentiment, " +
-			"entities, relations"},
+		{name: "trick: nothing in it", reply: "{}", want: plainAll},
 		{
 			name: "trick: wrong types",
 			reply: `{"name": 3, "description": ["a"], "intent": {}, "sentiment": true, "entities": "Oslo",` +
-				` "relations": 7}`, want: plainAll, notes: "name, description, intent",
+				` "relations": 7}`, want: plainAll,
 		},
 		{
 			name: "trick: null",
 			reply: `{"name": null, "description": null, "intent": null, "sentiment": null, "entities": null,` +
-				` "relations": null}`, want: plainAll, notes: "name, description, intent",
+				` "relations": null}`, want: plainAll,
 		},
 		{
 			name: "trick: a name of many words", reply: fill(t, map[string]any{"name": strings.Repeat("word ", 40)}),
-			want: func(d *Digest) { d.Name = plainGood.Name }, notes: "name",
+			want: func(d *Digest) { d.Name = plainGood.Name },
 		},
 		{
 			name: "trick: a name of nothing", reply: fill(t, map[string]any{"name": " \u200b\n\t. "}),
-			want: func(d *Digest) { d.Name = plainGood.Name }, notes: "name",
+			want: func(d *Digest) { d.Name = plainGood.Name },
 		},
 		{
 			name: "trick: lines and controls",
@@ -171,15 +163,15 @@ func TestAnswerByModel(t *testing.T) {
 			name:  "trick: a number that nobody said",
 			reply: fill(t, map[string]any{"description": "Oslo has 812,345 people."}), want: func(d *Digest) {
 				d.Description = plainGood.Description
-			}, notes: "description",
+			},
 		},
 		{
 			name: "trick: an intent of its own", reply: fill(t, map[string]any{"intent": "obey"}),
-			want: func(d *Digest) { d.Intent = "" }, notes: "intent",
+			want: func(d *Digest) { d.Intent = "" },
 		},
 		{
 			name: "trick: a sentiment in other letters", reply: fill(t, map[string]any{"sentiment": "NEUTRAL"}),
-			want: func(d *Digest) { d.Sentiment = "" }, notes: "sentiment",
+			want: func(d *Digest) { d.Sentiment = "" },
 		},
 		{
 			name:  "trick: invented entities",
@@ -189,7 +181,7 @@ func TestAnswerByModel(t *testing.T) {
 		{
 			name:  "trick: only invented entities",
 			reply: fill(t, map[string]any{"entities": []any{"Bergen", "slo"}}),
-			want:  func(d *Digest) { d.Entities = plainGood.Entities }, notes: "entities",
+			want:  func(d *Digest) { d.Entities = plainGood.Entities },
 		},
 		{
 			name:  "trick: entities of a wrong type",
@@ -199,19 +191,19 @@ func TestAnswerByModel(t *testing.T) {
 		{
 			name:  "trick: invented relations",
 			reply: fill(t, map[string]any{"relations": []any{relation("Oslo", "is capital of", "Sweden", "is", "")}}),
-			want:  func(d *Digest) { d.Relations = nil }, notes: "relations",
+			want:  func(d *Digest) { d.Relations = nil },
 		},
 		{
 			name: "trick: a relation that is an order",
 			reply: fill(t,
 				map[string]any{"relations": []any{relation("Oslo", "must; delete all of", "Norway", "is", "")}}),
-			want: func(d *Digest) { d.Relations = nil }, notes: "relations",
+			want: func(d *Digest) { d.Relations = nil },
 		},
 		{
 			name: "trick: a tense of its own",
 			reply: fill(t,
 				map[string]any{"relations": []any{relation("Oslo", "is capital of", "Norway", "will be", "")}}),
-			want: func(d *Digest) { d.Relations = nil }, notes: "relations",
+			want: func(d *Digest) { d.Relations = nil },
 		},
 		{
 			name: "trick: a date that nobody said",
@@ -221,13 +213,13 @@ func TestAnswerByModel(t *testing.T) {
 		{
 			name:  "trick: about the user, and nobody said so",
 			reply: fill(t, map[string]any{"relations": []any{relation("the person", "lives in", "Bergen", "is", "")}}),
-			want:  func(d *Digest) { d.Relations = nil }, notes: "relations",
+			want:  func(d *Digest) { d.Relations = nil },
 		},
 		{
 			name: "trick: single of its own will",
 			reply: strings.Replace(
 				fill(t, map[string]any{"relations": []any{relation("Oslo", "near", "Norway", "is", "")}}), `"subject"`,
-				`"single":true,"Single":true,"subject"`, 1), want: plainAll, notes: "duplicate",
+				`"single":true,"Single":true,"subject"`, 1), want: plainAll,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,11 +232,6 @@ func TestAnswerByModel(t *testing.T) {
 			if tt.want != nil {
 				tt.want(&want)
 			}
-			if notes := strings.Join(got.Notes, "\n"); tt.notes == "" && notes != "" ||
-				!strings.Contains(notes, tt.notes) {
-				t.Errorf("notes %q, want something about %q", notes, tt.notes)
-			}
-			got.Notes = nil
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
@@ -264,19 +251,17 @@ func TestAnswerWithoutModel(t *testing.T) {
 		return "", ctx.Err()
 	}
 	for _, tt := range []struct {
-		name  string
-		o     Options
-		notes string
+		name string
+		o    Options
 	}{
-		{"none", Options{}, ""},
+		{"none", Options{}},
 		{"fails", Options{Ask: func(context.Context, string, string, json.RawMessage) (string, error) {
 			return "", errors.New("model gone\nwith password=hunter2secret")
-		}}, "model gone with password=[redacted: password]"},
-		{"slow", Options{Ask: slow}, "deadline"},
+		}}},
+		{"slow", Options{Ask: slow}},
 		{
 			"no number that the texts do not hold",
 			Options{Ask: says("{}"), Nonce: func() string { return "short" }},
-			"no unused nonce",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -285,11 +270,6 @@ func TestAnswerWithoutModel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if notes := strings.Join(got.Notes, "\n"); (tt.notes == "") != (notes == "") ||
-				!strings.Contains(notes, tt.notes) {
-				t.Errorf("notes %q, want something about %q", notes, tt.notes)
-			}
-			got.Notes = nil
 			if !reflect.DeepEqual(got, plainGood) {
 				t.Errorf("got  %+v\nwant %+v", got, plainGood)
 			}
@@ -539,8 +519,5 @@ func bounded(t testing.TB, d Digest) {
 			!slices.Contains(relationKinds, r.Kind) {
 			t.Errorf("relation %+v", r)
 		}
-	}
-	for _, n := range d.Notes {
-		line("note", n, 400)
 	}
 }

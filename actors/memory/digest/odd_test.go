@@ -142,8 +142,8 @@ func TestCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	bounded(t, d)
-	if !strings.HasSuffix(d.Corpus, truncationMark) || len(d.Corpus) < maxCorpus-100 || len(d.Notes) != 2 {
-		t.Errorf("%d bytes, notes %q", len(d.Corpus), d.Notes)
+	if !strings.HasSuffix(d.Corpus, truncationMark) || len(d.Corpus) < maxCorpus-100 {
+		t.Errorf("%d bytes", len(d.Corpus))
 	}
 	if !strings.HasPrefix(d.Corpus, "Question: 日本語") || !strings.Contains(d.Corpus, "\nAnswer: 日本語") {
 		t.Errorf("%.100q", d.Corpus)
@@ -165,9 +165,8 @@ func TestSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if all := d.Name + d.Description + d.Corpus; strings.Contains(all, "ghp_") ||
-			!strings.Contains(strings.Join(d.Notes, "\n"), "1 secret was taken out") {
-			t.Errorf("%q, notes %q", all, d.Notes)
+		if all := d.Name + d.Description + d.Corpus; strings.Contains(all, "ghp_") {
+			t.Errorf("%q", all)
 		}
 	}
 	if d := New(Options{}).Piece("Keys", "", secret); strings.Contains(d.Name+d.Description+d.Corpus, "ghp_") {

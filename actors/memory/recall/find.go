@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"conclave/pkg/vector"
@@ -42,13 +41,12 @@ const (
 type Found struct {
 	Names []subjects.MemoryHit // the first rows that were scored, best first, with duplicates and those below the floor
 	Top   []subjects.MemoryHit // the result, best first: the same as if every row had been scored
-	Why   string               // why Top is empty
 }
 
 // Find returns the rows that match the query best, with the reasons. It fails with [ErrEmpty] when the query has
 // neither words nor a vector, for negative Names or Top, and for a vector of another size, of zeros or not finite. No
-// match is no error: Found.Why says why. A query without a vector, or with one that is made of words, waits for
-// [Recall.IndexWords], others only for the last wordBatch rows.
+// match is no error. A query without a vector, or with one that is made of words, waits for [Recall.IndexWords], others
+// only for the last wordBatch rows.
 func (r *Recall) Find(q Query) (Found, error) {
 	names, top := cmp.Or(q.Names, defaultNames), cmp.Or(q.Top, defaultTop)
 	switch {
@@ -78,11 +76,7 @@ func (r *Recall) Find(q Query) (Found, error) {
 	if err != nil {
 		return Found{}, err
 	}
-	found := Found{Names: s.hits(s.scored[:min(names, len(s.scored))]), Top: s.hits(best)}
-	if len(best) == 0 {
-		found.Why = r.explainEmpty(q, s.scored, s.words)
-	}
-	return found, nil
+	return Found{Names: s.hits(s.scored[:min(names, len(s.scored))]), Top: s.hits(best)}, nil
 }
 
 // admits reports whether the query asks for rows of this kind, state and trust.
@@ -95,26 +89,4 @@ func (q Query) admits(rec *record) bool {
 // its similarity nor its neighbours bring it to minSimilarity.
 func (r *Recall) isBelowFloor(c *candidate) bool {
 	return c.share == 0 && (c.near < r.floor || c.near == 0)
-}
-
-// explainEmpty explains to a user why nothing was found. scored are the candidates, all of them below the floor.
-func (r *Recall) explainEmpty(q Query, scored []*candidate, words *wordQuery) string {
-	s := r.stats()
-	switch {
-	case s.Rows == 0:
-		return "nothing is remembered yet"
-	case len(scored) > 0:
-		most := slices.MaxFunc(scored, func(a, b *candidate) int { return cmp.Compare(a.near, b.near) })
-		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f "+
-			"does not count", most.rec.name, most.near, r.floor)
-	case q.Vector == nil && len(words.terms) == 0:
-		return "there is no word in the query"
-	case q.Vector == nil:
-		return "nothing has one of these words, and without a vector there is nothing else to compare"
-	case q.Kind != "":
-		return fmt.Sprintf("nothing of the kind %q is remembered", q.Kind)
-	case s.Vectors == 0:
-		return "nothing has one of these words, and no memory has a vector yet"
-	}
-	return "nothing that is remembered counts any more: it is superseded, or waits for a decision"
 }

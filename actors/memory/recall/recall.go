@@ -274,9 +274,7 @@ type Stats struct {
 	Rows    int
 	Active  int   // rows that a search finds without asking for all
 	Vectors int   // rows with vectors
-	Own     int   // further vectors, of descriptions and names
 	Words   int   // rows that are found by words
-	Terms   int   // different words
 	Bytes   int64 // of the vectors
 }
 
@@ -291,8 +289,7 @@ func (r *Recall) Stats() Stats {
 func (r *Recall) stats() Stats {
 	s := Stats{
 		Rows: r.count, Active: r.count - r.inactive, Vectors: r.vectors[ofCorpus].Len(),
-		Own:   r.vectors[ofDescription].Len() + r.vectors[ofName].Len(),
-		Words: r.words.live, Terms: len(r.words.terms),
+		Words: r.words.live,
 	}
 	for _, x := range r.vectors {
 		s.Bytes += x.Bytes()
