@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/xml"
@@ -25,12 +26,7 @@ var AcademicProviders = []string{noProvider, "arxiv", "semantic_scholar", "mock"
 
 // newProvider returns the configured provider, nil for none. at replaces its address in tests.
 func (c WebSearch) newAcademicProvider(at string) provider {
-	asks := func(own string) endpoint {
-		if at != "" {
-			own = at
-		}
-		return newEndpoint(own)
-	}
+	asks := func(own string) endpoint { return newEndpoint(cmp.Or(at, own)) }
 	switch c.Academic.Provider {
 	case "arxiv":
 		return arxiv{asks("https://export.arxiv.org")}
@@ -113,9 +109,6 @@ func (p semanticScholar) search(ctx context.Context, query string, most int, key
 	}
 	q := url.Values{"query": {query}, "limit": {strconv.Itoa(most)}, "fields": {"title,abstract,url,year,authors"}}
 	a, err := p.at.send(ctx, "graph/v1/paper/search", q, h, nil)
-	if f := providerFailure("Semantic Scholar", "Semantic Scholar cannot be reached", a, err); f != "" {
-		return nil, f
-	}
 	var got struct {
 		Data []struct {
 			Title    string `json:"title"`
@@ -127,8 +120,8 @@ func (p semanticScholar) search(ctx context.Context, query string, most int, key
 			} `json:"authors"`
 		} `json:"data"`
 	}
-	if !a.decode(&got) {
-		return nil, newUnreadableFailure("Semantic Scholar")
+	if err := a.decode(err, "Semantic Scholar", "Semantic Scholar cannot be reached", &got); err != nil {
+		return nil, err
 	}
 	var out []WebResult
 	for _, d := range got.Data {

@@ -27,6 +27,7 @@ var (
 )
 
 const (
+	calendarExtension = ".ics"
 	calendarDays      = 14 // that are listed without to
 	maxCalendarEvents = 200
 	dayForm           = "2006-01-02"
@@ -36,50 +37,34 @@ const (
 // calendarRead returns the tool calendar_read, under the path rules of the file tools. Events may come from others, by
 // invitations.
 func calendarRead() *Tool {
-	return &Tool{
-		schema: fileSchema("calendar_read", calendarReadText, `"from"`, `
-			"from": {"type": "string", "maxLength": 10,
-				"description": "first day: today, tomorrow, or such as 2026-12-24"},
-			"to": {"type": "string", "maxLength": 10, "description": "last day"},
-			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
-				"description": "an .ics file, or a folder of them, where there are several"}`),
-		facts: policy.Tool{
-			Name: "calendar_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Args: policy.Args{
-				"path": {Role: policy.RoleID}, "from": {Role: policy.RoleSetting},
-				"to": {Role: policy.RoleSetting},
-			},
-			About:   []string{"calendar", "event", "appointment", "meeting"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
-			MaxArgs: 16 << 10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
+	return newTool("calendar_read", calendarReadText, `"from"`, `
+		"from": {"type": "string", "maxLength": 10,
+			"description": "first day: today, tomorrow, or such as 2026-12-24"},
+		"to": {"type": "string", "maxLength": 10, "description": "last day"},
+		"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+			"description": "an .ics file, or a folder of them, where there are several"}`,
+		readFacts(policy.Args{
+			"path": {Role: policy.RoleID}, "from": {Role: policy.RoleSetting}, "to": {Role: policy.RoleSetting},
+		}, "calendar", "event", "appointment", "meeting"),
+		withFiles("read", func(ctx context.Context, c Call, a struct {
 			Path string `json:"path"`
 			From string `json:"from"`
 			To   string `json:"to"`
 		},
-		) (Output, error) {
+		) (string, error) {
 			now := c.Now.In(time.Local)
 			from, err1 := parseDay(cmp.Or(a.From, "today"), now)
 			to, err2 := parseDay(cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)), now)
 			if err1 != nil || err2 != nil || to.Before(from) {
-				return Output{}, fmt.Errorf("%w: from and to must be today, tomorrow or days such as 2026-12-24, in "+
-					"this order",
-					actor.ErrArguments)
+				return "", fmt.Errorf("%w: from and to must be today, tomorrow or days such as 2026-12-24, in "+
+					"this order", actor.ErrArguments)
 			}
-			if a.Path == "" {
-				var err error
-				if a.Path, err = c.defaultFolder(); err != nil {
-					return Output{}, fileFailure("read", err)
-				}
-			}
-			s, err := readCalendars(ctx, c, a.Path, from, to.AddDate(0, 0, 1))
+			at, err := c.orDefaultFolder(a.Path)
 			if err != nil {
-				return Output{}, fileFailure("read", err)
+				return "", err
 			}
-			return Output{Text: s}, nil
-		}),
-	}
+			return readCalendars(ctx, c, at, from, to.AddDate(0, 0, 1))
+		}))
 }
 
 // parseDay reads a day: today, tomorrow, or a date.
@@ -101,13 +86,13 @@ func readCalendars(ctx context.Context, c Call, at string, from, to time.Time) (
 	case err == nil:
 		files = nil
 		for _, e := range entries {
-			if e.Type().IsRegular() && isCalendar(e.Name()) {
+			if e.Type().IsRegular() && isOfKind(e.Name(), calendarExtension) {
 				files = append(files, path.Join(at, e.Name()))
 			}
 		}
 	case !errors.Is(err, policy.ErrNotFolder):
 		return "", err
-	case !isCalendar(at):
+	case !isOfKind(at, calendarExtension):
 		return "", errNotCalendar
 	}
 	var events []icalEvent
@@ -175,31 +160,23 @@ func renderEvents(events []icalEvent, skipped int, more bool) string {
 	return strings.Join(lines, "\n")
 }
 
-func isCalendar(file string) bool { return strings.EqualFold(path.Ext(file), ".ics") }
-
 // calendarAdd returns the tool calendar_add, under the path rules of the file tools. Its preview is the difference to
 // the file as it is.
 func calendarAdd() *Tool {
-	return &Tool{
-		schema: fileSchema("calendar_add", calendarAddText, `"title","start"`, `
-			"title": {"type": "string", "minLength": 1, "maxLength": 200, "description": "what it is"},
-			"start": {"type": "string", "maxLength": 16, "description": "such as 2026-12-24 18:00, or a day"},
-			"end": {"type": "string", "maxLength": 16, "description": "in the same form; for days the last one"},
-			"location": {"type": "string", "maxLength": 200, "description": "where it is"},
-			"description": {"type": "string", "maxLength": 4000, "description": "more about it"},
-			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
-				"description": "the .ics file, where there are several"}`),
-		facts: policy.Tool{
-			Name: "calendar_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"},
-			Preview: true, Keeps: true,
-			Args: policy.Args{
-				"path": {Role: policy.RoleID}, "title": {Role: policy.RoleContent}, "start": {Role: policy.RoleTime},
-				"end":      {Role: policy.RoleTime},
-				"location": {Role: policy.RoleContent}, "description": {Role: policy.RoleContent},
-			},
-			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 32 << 10,
-		},
-		run: withArgs(func(_ context.Context, c Call, a struct {
+	return newTool("calendar_add", calendarAddText, `"title","start"`, `
+		"title": {"type": "string", "minLength": 1, "maxLength": 200, "description": "what it is"},
+		"start": {"type": "string", "maxLength": 16, "description": "such as 2026-12-24 18:00, or a day"},
+		"end": {"type": "string", "maxLength": 16, "description": "in the same form; for days the last one"},
+		"location": {"type": "string", "maxLength": 200, "description": "where it is"},
+		"description": {"type": "string", "maxLength": 4000, "description": "more about it"},
+		"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+			"description": "the .ics file, where there are several"}`,
+		writeFacts(policy.ActCreate, policy.Args{
+			"path": {Role: policy.RoleID}, "title": {Role: policy.RoleContent}, "start": {Role: policy.RoleTime},
+			"end":      {Role: policy.RoleTime},
+			"location": {Role: policy.RoleContent}, "description": {Role: policy.RoleContent},
+		}, 32<<10),
+		withArgs(func(_ context.Context, c Call, a struct {
 			Path        string `json:"path"`
 			Title       string `json:"title"`
 			Start       string `json:"start"`
@@ -208,15 +185,6 @@ func calendarAdd() *Tool {
 			Description string `json:"description"`
 		},
 		) (Output, error) {
-			if a.Path == "" {
-				var err error
-				if a.Path, err = c.defaultFile(isCalendar, "calendar.ics"); err != nil {
-					return Output{}, fileFailure("add", err)
-				}
-			}
-			if !isCalendar(a.Path) {
-				return Output{}, fmt.Errorf("%w: a calendar is a file that ends in .ics", actor.ErrArguments)
-			}
 			e := icalEvent{
 				title: oneLine(a.Title, maxTitle), place: oneLine(a.Location, maxTitle),
 				details: strings.TrimSpace(a.Description),
@@ -225,9 +193,10 @@ func calendarAdd() *Tool {
 				return Output{}, err
 			}
 			event := renderEvent(e, rand.Text()+"@conclave", c.Now)
-			return addToFile(c, a.Path, func(old []byte) ([]byte, error) { return insertEvent(old, event) })
-		}),
-	}
+			return addToFile(c, a.Path, "calendar"+calendarExtension, errNotCalendar, func(old []byte) ([]byte, error) {
+				return insertEvent(old, event)
+			})
+		}))
 }
 
 // setTimes sets start and end, times of the user's zone or whole days. Without an end a time lasts an hour.

@@ -52,9 +52,9 @@ type Keyed struct {
 
 // WebResult is one page that a search found.
 type WebResult struct {
-	Title   string `yaml:"title"`
-	URL     string `yaml:"url"`
-	Snippet string `yaml:"snippet"`
+	Title   string `yaml:"title" json:"title"`
+	URL     string `yaml:"url" json:"url"`
+	Snippet string `yaml:"snippet" json:"content"` // as SearXNG and Tavily name it
 }
 
 // Providers are the names of the search providers. "none" disables the tool.
@@ -66,7 +66,7 @@ var (
 	// placeholder is the only valid form of a key in the configuration.
 	placeholder = regexp.MustCompile(`^\{\{secret ([A-Za-z0-9_-]{1,64})\}\}$`)
 	language    = regexp.MustCompile(`^([a-z]{2,3}(-[A-Za-z]{2,4})?)?$`)
-	safeLevels  = []string{"", "off", "moderate", "strict"}
+	safeLevels  = []string{"off", "moderate", "strict"}
 )
 
 // secretName returns the name of the credential, "" when the setting is not a placeholder.
@@ -92,7 +92,7 @@ func (c WebSearch) Problems() (out strict.Problems) {
 	if !language.MatchString(c.Language) {
 		out.Add("language", "%q is not a language; write en, de or pt-BR", text.Clip(c.Language, 64))
 	}
-	if !slices.Contains(safeLevels, c.Safe) {
+	if !slices.Contains(safeLevels, c.safeLevel()) {
 		out.Add("safe", "%q is not one of off, moderate, strict", text.Clip(c.Safe, 64))
 	}
 	if c.Provider == "searxng" || c.SearXNG.URL != "" {

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -71,10 +72,7 @@ func newEndpoint(raw string) endpoint {
 
 // dialAddress returns host and port of u.
 func dialAddress(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
@@ -141,8 +139,17 @@ func classifyError(ctx context.Context, err error) error {
 	return errUnreachable
 }
 
-// decode decodes the JSON body, and reports whether it could. Unknown fields are allowed, trailing data is not.
-func (a response) decode(v any) bool { return json.Unmarshal(a.body, v) == nil }
+// decode decodes the JSON body of a reply of the provider name, whose request ended with err, into v. Unknown fields
+// are allowed, trailing data is not. Its error is a [Failure], see [providerFailure].
+func (a response) decode(err error, name, absent string, v any) error {
+	if f := providerFailure(name, absent, a, err); f != "" {
+		return f
+	}
+	if json.Unmarshal(a.body, v) != nil {
+		return newUnreadableFailure(name)
+	}
+	return nil
+}
 
 // isHTML reports whether the body is an HTML page.
 func (a response) isHTML() bool {

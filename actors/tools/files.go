@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,13 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/file"
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
-	"conclave/subjects"
 )
 
 // The file tools open every file and folder with [policy.OpenInside], [policy.OpenFolder] and [policy.ReplaceInside],
@@ -67,10 +67,18 @@ func (c Call) defaultFolder() (string, error) {
 	return filepath.Clean(c.Folders.Allowed[0]), nil
 }
 
-// defaultFile returns the file of a call that names no path: the one in [Call.defaultFolder] that isKind accepts, or
-// name in that folder when there is none. With several it fails; their names are not in the error, because
+// orDefaultFolder returns path, and the default folder for "".
+func (c Call) orDefaultFolder(path string) (string, error) {
+	if path != "" {
+		return path, nil
+	}
+	return c.defaultFolder()
+}
+
+// defaultFile returns the file of a call that names no path: the one in [Call.defaultFolder] with the extension of
+// name, or name in that folder when there is none. With several it fails; their names are not in the error, because
 // anybody may have chosen them.
-func (c Call) defaultFile(isKind func(file string) bool, name string) (string, error) {
+func (c Call) defaultFile(name string) (string, error) {
 	folder, err := c.defaultFolder()
 	if err != nil {
 		return "", err
@@ -81,7 +89,7 @@ func (c Call) defaultFile(isKind func(file string) bool, name string) (string, e
 	}
 	var found []string
 	for _, e := range entries {
-		if e.Type().IsRegular() && isKind(e.Name()) {
+		if e.Type().IsRegular() && isOfKind(e.Name(), filepath.Ext(name)) {
 			found = append(found, filepath.Join(folder, e.Name()))
 		}
 	}
@@ -93,6 +101,9 @@ func (c Call) defaultFile(isKind func(file string) bool, name string) (string, e
 	}
 	return "", fmt.Errorf("%w: there are %d such files; give path, fs_list shows them", actor.ErrArguments, len(found))
 }
+
+// isOfKind reports whether the name of a file has an extension, such as .md.
+func isOfKind(file, extension string) bool { return strings.EqualFold(filepath.Ext(file), extension) }
 
 // makeWorkFolder creates the working folder when path is in it.
 func (c Call) makeWorkFolder(path string) error {
@@ -155,12 +166,31 @@ func fileFailure(what string, err error) error {
 	return Failure(what + " failed: " + reason)
 }
 
-// fileSchema returns the schema of a file tool. properties are the JSON members of the arguments.
-func fileSchema(name, description, required, properties string) subjects.ToolSchema {
-	return subjects.ToolSchema{
-		Name: name, Version: Version, Description: strings.TrimSpace(description),
-		Parameters: jsonschema.Literal(
-			`{"type": "object", "properties": {` + properties + `}, "required": [` + required +
-				`], "additionalProperties": false}`),
+// readFacts are the facts of a tool that reads files, which are private and, as anybody may have written them,
+// untrusted. about are the words of a question that calls for it.
+func readFacts(args policy.Args, about ...string) policy.Tool {
+	return policy.Tool{
+		Act: policy.ActRead, Paths: []string{"path"}, Args: args, About: about,
+		Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
+		MaxArgs: 16 << 10,
 	}
+}
+
+// writeFacts are the facts of a tool that writes a file, with arguments of at most maxArgs bytes.
+func writeFacts(act policy.Act, args policy.Args, maxArgs int) policy.Tool {
+	return policy.Tool{
+		Act: act, Paths: []string{"path"}, Args: args, Preview: true, Keeps: true,
+		Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: maxArgs,
+	}
+}
+
+// withFiles is [withArgs] for a tool whose errors, but for rejected arguments, are those of files.
+func withFiles[A any](doing string, run func(ctx context.Context, c Call, args A) (string, error)) runFunc {
+	return withArgs(func(ctx context.Context, c Call, args A) (Output, error) {
+		s, err := run(ctx, c, args)
+		if err != nil && !errors.Is(err, actor.ErrArguments) {
+			err = fileFailure(doing, err)
+		}
+		return Output{Text: s}, err
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"strings"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
@@ -26,36 +25,27 @@ const (
 
 // fsList returns the tool fs_list. Names of files are private and, like content, untrusted.
 func fsList() *Tool {
-	return &Tool{
-		schema: fileSchema("fs_list", fsListText, `"path"`, `
-			"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the folder"},
-			"depth": {"type": "integer", "minimum": 1, "maximum": 5,
-				"description": "levels of folders to list; 1 when left out"}`),
-		facts: policy.Tool{
-			Name: "fs_list", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Args:    policy.Args{"path": {Role: policy.RoleID}, "depth": {Role: policy.RoleSetting}},
-			About:   []string{"file", "folder", "directory"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
-			MaxArgs: 16 << 10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
+	return newTool("fs_list", fsListText, `"path"`, `
+		"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the folder"},
+		"depth": {"type": "integer", "minimum": 1, "maximum": 5,
+			"description": "levels of folders to list; 1 when left out"}`,
+		readFacts(policy.Args{"path": {Role: policy.RoleID}, "depth": {Role: policy.RoleSetting}},
+			"file", "folder", "directory"),
+		withFiles("list", func(ctx context.Context, c Call, a struct {
 			Path  string `json:"path"`
 			Depth int    `json:"depth"`
 		},
-		) (Output, error) {
+		) (string, error) {
 			if a.Depth < 0 || a.Depth > maxDepth {
-				return Output{}, fmt.Errorf("%w: depth must be between 1 and %d", actor.ErrArguments, maxDepth)
+				return "", fmt.Errorf("%w: depth must be between 1 and %d", actor.ErrArguments, maxDepth)
 			}
 			if err := c.makeWorkFolder(a.Path); err != nil {
-				return Output{}, fileFailure("list", err)
+				return "", err
 			}
 			l := listing{call: c}
-			if err := l.addFolder(ctx, a.Path, "", max(a.Depth, 1)); err != nil {
-				return Output{}, fileFailure("list", err)
-			}
-			return Output{Text: l.render()}, nil
-		}),
-	}
+			err := l.addFolder(ctx, a.Path, "", max(a.Depth, 1))
+			return l.render(), err
+		}))
 }
 
 // listing collects the entries of folders.

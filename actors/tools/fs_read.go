@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
@@ -25,40 +24,28 @@ const (
 	maxScanBytes = 64 << 20 // of the file, to find and count lines
 )
 
-// fsRead returns the tool fs_read. Files are private and, as anybody may have written them, untrusted.
+// fsRead returns the tool fs_read.
 func fsRead() *Tool {
-	return &Tool{
-		schema: fileSchema("fs_read", fsReadText, `"path"`, `
-			"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the file"},
-			"offset": {"type": "integer", "minimum": 1, "description": "first line to return, from 1"},
-			"limit": {"type": "integer", "minimum": 1, "maximum": 2000, "description": "most lines to return"}`),
-		facts: policy.Tool{
-			Name: "fs_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Args: policy.Args{
-				"path": {Role: policy.RoleID}, "offset": {Role: policy.RoleSetting},
-				"limit": {Role: policy.RoleSetting},
-			},
-			About:   []string{"file", "document", "code", "log"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
-			MaxArgs: 16 << 10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
+	return newTool("fs_read", fsReadText, `"path"`, `
+		"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the file"},
+		"offset": {"type": "integer", "minimum": 1, "description": "first line to return, from 1"},
+		"limit": {"type": "integer", "minimum": 1, "maximum": 2000, "description": "most lines to return"}`,
+		readFacts(policy.Args{
+			"path": {Role: policy.RoleID}, "offset": {Role: policy.RoleSetting},
+			"limit": {Role: policy.RoleSetting},
+		}, "file", "document", "code", "log"),
+		withFiles("read", func(ctx context.Context, c Call, a struct {
 			Path   string `json:"path"`
 			Offset int    `json:"offset"`
 			Limit  int    `json:"limit"`
 		},
-		) (Output, error) {
+		) (string, error) {
 			if a.Offset < 0 || a.Limit < 0 || a.Limit > maxReadLines {
-				return Output{}, fmt.Errorf("%w: offset must be positive and limit at most %d", actor.ErrArguments,
+				return "", fmt.Errorf("%w: offset must be positive and limit at most %d", actor.ErrArguments,
 					maxReadLines)
 			}
-			s, err := readLines(ctx, c, a.Path, max(a.Offset, 1), a.Limit)
-			if err != nil {
-				return Output{}, fileFailure("read", err)
-			}
-			return Output{Text: s}, nil
-		}),
-	}
+			return readLines(ctx, c, a.Path, max(a.Offset, 1), a.Limit)
+		}))
 }
 
 // readLines returns lines of a text file from the line first on, at most limit lines (0 = maxReadLines) and

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -35,45 +36,31 @@ const (
 
 // fsSearch returns the tool fs_search. It does not follow symlinks and leaves out binary files and .git.
 func fsSearch() *Tool {
-	return &Tool{
-		schema: fileSchema("fs_search", fsSearchText, `"path","pattern"`, `
-			"path": {"type": "string", "minLength": 1, "maxLength": 4096,
-				"description": "the folder, or one file"},
-			"pattern": {"type": "string", "minLength": 1, "maxLength": 1000,
-				"description": "regular expression"},
-			"glob": {"type": "string", "minLength": 1, "maxLength": 200,
-				"description": "names of files, such as *.go"}`),
-		facts: policy.Tool{
-			Name: "fs_search", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
-			Args: policy.Args{
-				"path": {Role: policy.RoleID}, "pattern": {Role: policy.RoleContent},
-				"glob": {Role: policy.RoleSetting},
-			},
-			About:   []string{"file", "folder", "code", "log"},
-			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second,
-			MaxArgs: 16 << 10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
+	return newTool("fs_search", fsSearchText, `"path","pattern"`, `
+		"path": {"type": "string", "minLength": 1, "maxLength": 4096,
+			"description": "the folder, or one file"},
+		"pattern": {"type": "string", "minLength": 1, "maxLength": 1000,
+			"description": "regular expression"},
+		"glob": {"type": "string", "minLength": 1, "maxLength": 200,
+			"description": "names of files, such as *.go"}`,
+		readFacts(policy.Args{
+			"path": {Role: policy.RoleID}, "pattern": {Role: policy.RoleContent},
+			"glob": {Role: policy.RoleSetting},
+		}, "file", "folder", "code", "log"),
+		withFiles("search", func(ctx context.Context, c Call, a struct {
 			Path    string `json:"path"`
 			Pattern string `json:"pattern"`
 			Glob    string `json:"glob"`
 		},
-		) (Output, error) {
+		) (string, error) {
 			if _, err := path.Match(a.Glob, ""); err != nil {
-				return Output{}, fmt.Errorf("%w: glob is not valid; write *.go", actor.ErrArguments)
+				return "", fmt.Errorf("%w: glob is not valid; write *.go", actor.ErrArguments)
 			}
 			if err := c.makeWorkFolder(a.Path); err != nil {
-				return Output{}, fileFailure("search", err)
+				return "", err
 			}
-			s := newFileSearch(c, a.Path, a.Pattern, a.Glob)
-			ctx, cancel := context.WithTimeout(ctx, searchTimeout)
-			defer cancel()
-			if err := s.searchPath(ctx); err != nil {
-				return Output{}, fileFailure("search", err)
-			}
-			return Output{Text: s.render()}, nil
-		}),
-	}
+			return searchFiles(ctx, c, a.Path, a.Pattern, a.Glob)
+		}))
 }
 
 // fileSearch is one search and what it found.
@@ -92,23 +79,21 @@ type fileSearch struct {
 	cut            string // the limit that ended the search, "" = none
 }
 
-// newFileSearch returns a search below root. An invalid pattern is taken literally.
-func newFileSearch(c Call, root, pattern, glob string) *fileSearch {
+// searchFiles returns what a search in the folder root, or in the file root, finds. An invalid pattern is taken
+// literally.
+func searchFiles(ctx context.Context, c Call, root, pattern, glob string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
+	defer cancel()
 	s := &fileSearch{call: c, root: root, glob: glob}
 	var err error
 	if s.pattern, err = regexp.Compile(pattern); err != nil {
 		s.pattern, s.literal = regexp.MustCompile(regexp.QuoteMeta(pattern)), true
 	}
-	return s
-}
-
-// searchPath searches the folder root, or the file root.
-func (s *fileSearch) searchPath(ctx context.Context) error {
-	err := s.searchFolder(ctx, s.root, 0)
+	err = s.searchFolder(ctx, root, 0)
 	if errors.Is(err, policy.ErrNotFolder) {
-		return s.searchFile(ctx, s.root)
+		err = s.searchFile(ctx, root)
 	}
-	return err
+	return s.render(), err
 }
 
 // searchFolder searches the files of a folder and the folders in it, in the order of their names, until a limit is
@@ -187,7 +172,7 @@ func (s *fileSearch) searchFile(ctx context.Context, file string) error {
 				line++
 			}
 			isStart = part[len(part)-1] == '\n'
-			if s.pattern.Match(strip(part)) {
+			if s.pattern.Match(bytes.TrimRight(part, "\r\n")) {
 				s.addMatch(fmt.Sprintf("%s:%d: %s", shown, line, text.OneLine(string(part), maxMatchLine)))
 			}
 		}
@@ -203,14 +188,6 @@ func (s *fileSearch) searchFile(ctx context.Context, file string) error {
 		}
 	}
 	return nil
-}
-
-// strip returns a line without its end.
-func strip(line []byte) []byte {
-	for len(line) > 0 && (line[len(line)-1] == '\n' || line[len(line)-1] == '\r') {
-		line = line[:len(line)-1]
-	}
-	return line
 }
 
 // addMatch adds one line of the result.

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
 
@@ -33,21 +32,15 @@ const (
 
 // fsWrite returns the tool fs_write. It writes atomically; its preview is the difference to the file as it is.
 func fsWrite() *Tool {
-	return &Tool{
-		schema: fileSchema("fs_write", fsWriteText, `"path","content"`, `
-			"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the file"},
-			"content": {"type": "string", "maxLength": 131072, "description": "the text"},
-			"append": {"type": "boolean", "description": "add the text at the end of the file"}`),
-		facts: policy.Tool{
-			Name: "fs_write", Zone: "tools", Known: true, Act: policy.ActChange, Paths: []string{"path"}, Preview: true,
-			Keeps: true,
-			Args: policy.Args{
-				"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent},
-				"append": {Role: policy.RoleSetting},
-			},
-			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 224 << 10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
+	return newTool("fs_write", fsWriteText, `"path","content"`, `
+		"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "the file"},
+		"content": {"type": "string", "maxLength": 131072, "description": "the text"},
+		"append": {"type": "boolean", "description": "add the text at the end of the file"}`,
+		writeFacts(policy.ActChange, policy.Args{
+			"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent},
+			"append": {Role: policy.RoleSetting},
+		}, 224<<10),
+		withArgs(func(ctx context.Context, c Call, a struct {
 			Path    string `json:"path"`
 			Content string `json:"content"`
 			Append  bool   `json:"append"`
@@ -75,8 +68,7 @@ func fsWrite() *Tool {
 				return Output{}, fileFailure("write", err)
 			}
 			return out, nil
-		}),
-	}
+		}))
 }
 
 // contentMaker returns the content of a file that is written. It calls read for the content that is there, nil for a

@@ -12,10 +12,8 @@ import (
 	_ "time/tzdata" // the machine may have no zone files
 
 	"conclave/pkg/actor"
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
-	"conclave/subjects"
 )
 
 //go:embed get_datetime.md
@@ -24,41 +22,28 @@ var getDatetimeText string
 // getDatetime returns the tool get_datetime. It reads nothing private and changes nothing. Without a time zone it
 // answers in the machine's. It rejects everything but an IANA time zone.
 func getDatetime() *Tool {
-	return &Tool{
-		schema: subjects.ToolSchema{
-			Name: "get_datetime", Version: Version, Description: strings.TrimSpace(getDatetimeText),
-			Parameters: jsonschema.Literal(`{
-				"type": "object",
-				"properties": {
-					"timezone": {"type": "string", "minLength": 1, "maxLength": 64,
-						"description": "IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}
-				},
-				"additionalProperties": false
-			}`),
-		},
-		facts: policy.Tool{
-			Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true,
-			Timeout: 5 * time.Second, MaxResult: 1 << 10,
-		},
-		run: withArgs(func(_ context.Context, c Call, a struct {
-			Timezone *string `json:"timezone"`
-		},
-		) (Output, error) {
-			if a.Timezone == nil {
-				return Output{Text: formatTime(c.Now.In(time.Local), machineZone(c.Now))}, nil
-			}
-			if !isZoneName(*a.Timezone) {
-				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC",
-					actor.ErrArguments)
-			}
-			loc, err := loadZone(*a.Timezone)
-			if err != nil {
-				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, "+
-					"or UTC", actor.ErrArguments, text.Clip(*a.Timezone, 64))
-			}
-			return Output{Text: formatTime(c.Now.In(loc), loc.String())}, nil
-		}),
-	}
+	return newTool("get_datetime", getDatetimeText, "", `
+		"timezone": {"type": "string", "minLength": 1, "maxLength": 64,
+			"description": "IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}`, policy.Tool{
+		Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second, MaxResult: 1 << 10,
+	}, withArgs(func(_ context.Context, c Call, a struct {
+		Timezone *string `json:"timezone"`
+	},
+	) (Output, error) {
+		if a.Timezone == nil {
+			return Output{Text: formatTime(c.Now.In(time.Local), machineZone(c.Now))}, nil
+		}
+		if !isZoneName(*a.Timezone) {
+			return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC",
+				actor.ErrArguments)
+		}
+		loc, err := loadZone(*a.Timezone)
+		if err != nil {
+			return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, "+
+				"or UTC", actor.ErrArguments, text.Clip(*a.Timezone, 64))
+		}
+		return Output{Text: formatTime(c.Now.In(loc), loc.String())}, nil
+	}))
 }
 
 // formatTime is the result for a time in a zone.

@@ -3,13 +3,11 @@ package tools
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"strings"
 	"time"
 
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
-	"conclave/subjects"
 )
 
 //go:embed get_location.md
@@ -21,20 +19,12 @@ const maxLocation = 200
 // getLocation returns the tool get_location. It answers with the setting and asks no network. Where the user is, is
 // private. Without the setting it is disabled.
 func getLocation(w Workspace) *Tool {
-	t := &Tool{
-		schema: subjects.ToolSchema{
-			Name: "get_location", Version: Version, Description: strings.TrimSpace(getLocationText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`),
-		},
-		facts: policy.Tool{
-			Name: "get_location", Zone: "tools", Known: true, Act: policy.ActRead, Args: policy.Args{},
-			About:   []string{"location", "place"},
-			Effects: policy.Declare(policy.ReadsPrivate), Timeout: 5 * time.Second, MaxResult: 1 << 10,
-		},
-		run: withArgs(func(context.Context, Call, struct{}) (Output, error) {
-			return Output{Text: text.OneLine(w.Location, maxLocation)}, nil
-		}),
-	}
+	t := newTool("get_location", getLocationText, "", "", policy.Tool{
+		Act: policy.ActRead, Args: policy.Args{}, About: []string{"location", "place"},
+		Effects: policy.Declare(policy.ReadsPrivate), Timeout: 5 * time.Second, MaxResult: 1 << 10,
+	}, withArgs(func(context.Context, Call, struct{}) (Output, error) {
+		return Output{Text: text.OneLine(w.Location, maxLocation)}, nil
+	}))
 	if strings.TrimSpace(w.Location) == "" {
 		t.disabled = "no location is set; write location in tools.yaml"
 	}

@@ -17,7 +17,6 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/egress"
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/sandbox"
 	"conclave/subjects"
@@ -53,52 +52,39 @@ func packageInstall(w Workspace, disabled string) *Tool {
 	case disabled == "":
 		disabled = pipState()
 	}
-	return &Tool{
-		disabled: disabled,
-		schema: subjects.ToolSchema{
-			Name: "package_install", Version: Version, Description: strings.TrimSpace(packageInstallText),
-			Parameters: jsonschema.Literal(`{
-				"type": "object",
-				"properties": {
-					"manager": {"type": "string", "enum": ["pip"], "description": "the package manager"},
-					"packages": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200},
-						"minItems": 1, "maxItems": 32,
-						"description": "names of packages, each with an optional version: name or name==1.2.3"}
-				},
-				"required": ["manager", "packages"],
-				"additionalProperties": false
-			}`),
+	t := newTool("package_install", packageInstallText, `"manager", "packages"`, `
+		"manager": {"type": "string", "enum": ["pip"], "description": "the package manager"},
+		"packages": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200},
+			"minItems": 1, "maxItems": 32,
+			"description": "names of packages, each with an optional version: name or name==1.2.3"}`, policy.Tool{
+		Act: policy.ActExecute, Preview: true,
+		Args: policy.Args{
+			"manager":  {Role: policy.RoleOption, Values: []string{"pip"}},
+			"packages": {Role: policy.RoleQuery}, // the index receives the names
 		},
-		facts: policy.Tool{
-			Name: "package_install", Zone: "tools", Known: true, Act: policy.ActExecute, Preview: true,
-			// the index receives the names
-			Args: policy.Args{
-				"manager":  {Role: policy.RoleOption, Values: []string{"pip"}},
-				"packages": {Role: policy.RoleQuery},
-			},
-			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.Egress, policy.ReadsUntrusted),
-			Timeout: programTimeout(w), MaxArgs: 16 << 10, MaxResult: maxOutput + 16<<10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
-			Manager  string   `json:"manager"`
-			Packages []string `json:"packages"`
-		},
-		) (Output, error) {
-			if a.Manager != "pip" {
-				return Output{}, fmt.Errorf("%w: manager must be pip", actor.ErrArguments)
+		Effects: policy.Declare(policy.Exec, policy.Mutate, policy.Egress, policy.ReadsUntrusted),
+		Timeout: programTimeout(w), MaxArgs: 16 << 10, MaxResult: maxOutput + 16<<10,
+	}, withArgs(func(ctx context.Context, c Call, a struct {
+		Manager  string   `json:"manager"`
+		Packages []string `json:"packages"`
+	},
+	) (Output, error) {
+		if a.Manager != "pip" {
+			return Output{}, fmt.Errorf("%w: manager must be pip", actor.ErrArguments)
+		}
+		if len(a.Packages) == 0 {
+			return Output{}, fmt.Errorf("%w: packages is empty", actor.ErrArguments)
+		}
+		for _, p := range a.Packages {
+			if !packageName.MatchString(p) {
+				return Output{}, fmt.Errorf("%w: %q is not a package; write name or name==version, without "+
+					"options, paths and URLs", actor.ErrArguments, p)
 			}
-			if len(a.Packages) == 0 {
-				return Output{}, fmt.Errorf("%w: packages is empty", actor.ErrArguments)
-			}
-			for _, p := range a.Packages {
-				if !packageName.MatchString(p) {
-					return Output{}, fmt.Errorf("%w: %q is not a package; write name or name==version, without "+
-						"options, paths and URLs", actor.ErrArguments, p)
-				}
-			}
-			return c.runPip(ctx, w, a.Packages)
-		}),
-	}
+		}
+		return c.runPip(ctx, w, a.Packages)
+	}))
+	t.disabled = disabled
+	return t
 }
 
 // runPip installs packages into the working folder, or reports in a preview which ones it would install. Neither

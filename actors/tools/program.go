@@ -25,6 +25,15 @@ const scratch = ".run"
 // programTimeout is the timeout of a tool that runs a program: that of the program, and time to start it and to end it.
 func programTimeout(w Workspace) time.Duration { return w.Sandbox.Time + 15*time.Second }
 
+// programFacts are the facts that all tools share whose calls are a program of the model.
+func programFacts(w Workspace) policy.Tool {
+	return policy.Tool{
+		Keeps: true, Sandboxed: true, Act: policy.ActExecute,
+		Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
+		Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
+	}
+}
+
 // program is a program to run in the working folder of a call.
 type program struct {
 	args  []string

@@ -1,11 +1,14 @@
 package tools
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"html"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,10 +30,7 @@ const noJSONFailure = Failure("search failed: SearXNG does not answer in JSON; s
 func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]WebResult, error) {
 	q := url.Values{
 		"q": {stripSearchOperators(query)}, "format": {"json"},
-		"safesearch": {map[string]string{"off": "0", "strict": "2"}[p.c.Safe]},
-	}
-	if q.Get("safesearch") == "" {
-		q.Set("safesearch", "1")
+		"safesearch": {strconv.Itoa(slices.Index(safeLevels, p.c.safeLevel()))},
 	}
 	if p.c.Language != "" {
 		q.Set("language", p.c.Language)
@@ -42,30 +42,19 @@ func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]W
 	case err == nil && a.status == http.StatusUnauthorized:
 		return nil, Failure("search failed: SearXNG asks for a login, which is not supported")
 	}
-	if f := providerFailure("SearXNG", "SearXNG does not answer at "+p.at.base.String()+"; start it or set provider "+
-		"in web_search.yaml", a, err); f != "" {
-		return nil, f
-	}
 	var got struct {
-		Results []struct {
-			Title   string `json:"title"`
-			URL     string `json:"url"`
-			Content string `json:"content"`
-		} `json:"results"`
+		Results []WebResult `json:"results"`
 		// Pairs of engine and reason; only their number is used.
 		Unresponsive []any `json:"unresponsive_engines"`
 	}
-	if !a.decode(&got) {
-		return nil, newUnreadableFailure("SearXNG")
+	if err := a.decode(err, "SearXNG", "SearXNG does not answer at "+p.at.base.String()+"; start it or set provider "+
+		"in web_search.yaml", &got); err != nil {
+		return nil, err
 	}
 	if len(got.Results) == 0 && len(got.Unresponsive) > 0 {
 		return nil, Failure("search failed: no engine of SearXNG answered; try later")
 	}
-	out := make([]WebResult, 0, len(got.Results))
-	for _, r := range got.Results {
-		out = append(out, WebResult{r.Title, r.URL, r.Content})
-	}
-	return capResults(out), nil
+	return capResults(got.Results), nil
 }
 
 // stripSearchOperators removes the operators of SearXNG at the start of words: they select engines, languages and
@@ -107,12 +96,9 @@ func (p brave) search(ctx context.Context, query string, most int, key []byte) (
 				Code string `json:"code"`
 			} `json:"error"`
 		}
-		if a.decode(&fault) && strings.Contains(fault.Error.Code, "SUBSCRIPTION_TOKEN") {
+		if json.Unmarshal(a.body, &fault) == nil && strings.Contains(fault.Error.Code, "SUBSCRIPTION_TOKEN") {
 			a.status = http.StatusUnauthorized
 		}
-	}
-	if f := providerFailure("Brave", "Brave cannot be reached", a, err); f != "" {
-		return nil, f
 	}
 	var got struct {
 		Web struct {
@@ -123,8 +109,8 @@ func (p brave) search(ctx context.Context, query string, most int, key []byte) (
 			} `json:"results"`
 		} `json:"web"`
 	}
-	if !a.decode(&got) {
-		return nil, newUnreadableFailure("Brave")
+	if err := a.decode(err, "Brave", "Brave cannot be reached", &got); err != nil {
+		return nil, err
 	}
 	out := make([]WebResult, 0, len(got.Web.Results))
 	for _, r := range got.Web.Results {
@@ -134,12 +120,7 @@ func (p brave) search(ctx context.Context, query string, most int, key []byte) (
 }
 
 // safeLevel is the level by the name that providers use.
-func (c WebSearch) safeLevel() string {
-	if c.Safe == "" {
-		return "moderate"
-	}
-	return c.Safe
-}
+func (c WebSearch) safeLevel() string { return cmp.Or(c.Safe, "moderate") }
 
 // tavily asks Tavily. It knows neither languages nor levels of safety.
 type tavily struct {
@@ -155,24 +136,13 @@ func (p tavily) search(ctx context.Context, query string, most int, key []byte) 
 		"query": query, "max_results": most, "search_depth": "basic", "topic": "general", "include_answer": false,
 		"include_raw_content": false, "include_images": false,
 	})
-	if f := providerFailure("Tavily", "Tavily cannot be reached", a, err); f != "" {
-		return nil, f
-	}
 	var got struct {
-		Results []struct {
-			Title   string `json:"title"`
-			URL     string `json:"url"`
-			Content string `json:"content"`
-		} `json:"results"`
+		Results []WebResult `json:"results"`
 	}
-	if !a.decode(&got) {
-		return nil, newUnreadableFailure("Tavily")
+	if err := a.decode(err, "Tavily", "Tavily cannot be reached", &got); err != nil {
+		return nil, err
 	}
-	out := make([]WebResult, 0, len(got.Results))
-	for _, r := range got.Results {
-		out = append(out, WebResult{r.Title, r.URL, r.Content})
-	}
-	return capResults(out), nil
+	return capResults(got.Results), nil
 }
 
 // capResults drops results beyond what a listing can show after filtering.
@@ -193,9 +163,6 @@ func (p wikipedia) search(ctx context.Context, query string, most int, _ []byte)
 		"format": {"json"}, "utf8": {"1"},
 	}
 	a, err := p.at.send(ctx, "w/api.php", q, http.Header{}, nil)
-	if f := providerFailure("Wikipedia", "Wikipedia cannot be reached", a, err); f != "" {
-		return nil, f
-	}
 	var got struct {
 		Query *struct {
 			Search []struct {
@@ -205,7 +172,10 @@ func (p wikipedia) search(ctx context.Context, query string, most int, _ []byte)
 			} `json:"search"`
 		} `json:"query"`
 	}
-	if !a.decode(&got) || got.Query == nil {
+	if err := a.decode(err, "Wikipedia", "Wikipedia cannot be reached", &got); err != nil {
+		return nil, err
+	}
+	if got.Query == nil {
 		return nil, newUnreadableFailure("Wikipedia")
 	}
 	var out []WebResult

@@ -11,9 +11,7 @@ import (
 	"strings"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
-	"conclave/subjects"
 )
 
 //go:embed run_code.md
@@ -29,6 +27,9 @@ var interpreters = map[string][]string{
 	"go":     {"/usr/local/go/bin/go", "/usr/lib/go/bin/go", "/usr/bin/go"},
 	"shell":  {"/bin/bash", "/bin/sh"},
 }
+
+// sourceEndings are the endings of source files by language.
+var sourceEndings = map[string]string{"python": ".py", "go": ".go", "shell": ".sh"}
 
 // maxCode bounds the arguments of a call, in bytes.
 const maxCode = 256 << 10
@@ -55,94 +56,68 @@ func runCode(w Workspace, disabled string) *Tool {
 		disabled = "none of its languages is installed (" + strings.Join(w.Languages, ", ") +
 			"); install one, or list another under languages in tools.yaml, and restart"
 	}
-	return &Tool{
-		disabled: disabled,
-		schema:   runCodeSchema(offered),
-		facts: policy.Tool{
-			Name: "run_code", Zone: "tools", Known: true, Keeps: true, Sandboxed: true,
-			Act: policy.ActExecute,
-			Args: policy.Args{
-				"language": {Role: policy.RoleOption, Values: slices.Clone(Languages)},
-				"code":     {Role: policy.RoleContent}, "stdin": {Role: policy.RoleContent},
-				"args": {Role: policy.RoleContent}, "files.path": {Role: policy.RoleContent},
-				"files.content": {Role: policy.RoleContent},
-			},
-			About:   []string{"code", "program", "script", "python", "shell"},
-			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
-			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
-			Language string     `json:"language"`
-			Code     string     `json:"code"`
-			Stdin    string     `json:"stdin"`
-			Args     []string   `json:"args"`
-			Files    []codeFile `json:"files"`
-		},
-		) (Output, error) {
-			if !slices.Contains(offered, a.Language) {
-				return Output{}, fmt.Errorf("%w: language must be one of %s", actor.ErrArguments,
-					strings.Join(offered, ", "))
-			}
-			if a.Language == "shell" {
-				if name := w.findBlocked(a.Code); name != "" {
-					return Output{}, blockedFailure(name)
-				}
-			}
-			p := program{stdin: a.Stdin, files: a.Files}
-			source := newScratchFile(map[string]string{
-				"python": "main.py", "go": "main.go",
-				"shell": "main.sh",
-			}[a.Language], a.Code)
-			p.args = append(p.args, findInterpreter(a.Language))
-			if a.Language == "go" {
-				p.args = append(p.args, "run")
-			}
-			p.args = append(append(p.args, source.Path), a.Args...)
-			p.files = append(p.files, source)
-			defer removeScratch(c, source)
-			return c.runProgram(ctx, w, p)
-		}),
-	}
-}
-
-// runCodeSchema returns the schema that offers these languages. With none it offers shell, because an enum needs a
-// value; the tool is disabled then.
-func runCodeSchema(offered []string) subjects.ToolSchema {
 	names, err := json.Marshal(offered)
-	if err != nil || len(offered) == 0 {
+	if err != nil || len(offered) == 0 { // an enum needs a value; the tool is disabled then
 		names = []byte(`["shell"]`)
 	}
-	return subjects.ToolSchema{
-		Name: "run_code", Version: Version, Description: strings.TrimSpace(runCodeText),
-		Parameters: jsonschema.Literal(`{
-			"type": "object",
-			"properties": {
-				"language": {"type": "string", "enum": ` + string(names) + `,
-					"description": "the language of the program"},
-				"code": {"type": "string", "minLength": 1, "description": "the whole program"},
-				"stdin": {"type": "string", "description": "its standard input"},
-				"args": {"type": "array", "items": {"type": "string"}, "maxItems": 64,
-					"description": "its arguments"},
-				"files": {
-					"type": "array",
-					"maxItems": 32,
-					"description": "files to write before the run",
-					"items": {
-						"type": "object",
-						"properties": {
-							"path": {"type": "string", "minLength": 1, "maxLength": 512,
-								"description": "relative to the working folder"},
-							"content": {"type": "string"}
-						},
-						"required": ["path", "content"],
-						"additionalProperties": false
-					}
-				}
-			},
-			"required": ["language", "code"],
-			"additionalProperties": false
-		}`),
+	facts := programFacts(w)
+	facts.Args = policy.Args{
+		"language": {Role: policy.RoleOption, Values: slices.Clone(Languages)},
+		"code":     {Role: policy.RoleContent}, "stdin": {Role: policy.RoleContent},
+		"args": {Role: policy.RoleContent}, "files.path": {Role: policy.RoleContent},
+		"files.content": {Role: policy.RoleContent},
 	}
+	facts.About = []string{"code", "program", "script", "python", "shell"}
+	t := newTool("run_code", runCodeText, `"language", "code"`, `
+		"language": {"type": "string", "enum": `+string(names)+`,
+			"description": "the language of the program"},
+		"code": {"type": "string", "minLength": 1, "description": "the whole program"},
+		"stdin": {"type": "string", "description": "its standard input"},
+		"args": {"type": "array", "items": {"type": "string"}, "maxItems": 64,
+			"description": "its arguments"},
+		"files": {
+			"type": "array",
+			"maxItems": 32,
+			"description": "files to write before the run",
+			"items": {
+				"type": "object",
+				"properties": {
+					"path": {"type": "string", "minLength": 1, "maxLength": 512,
+						"description": "relative to the working folder"},
+					"content": {"type": "string"}
+				},
+				"required": ["path", "content"],
+				"additionalProperties": false
+			}
+		}`, facts, withArgs(func(ctx context.Context, c Call, a struct {
+		Language string     `json:"language"`
+		Code     string     `json:"code"`
+		Stdin    string     `json:"stdin"`
+		Args     []string   `json:"args"`
+		Files    []codeFile `json:"files"`
+	},
+	) (Output, error) {
+		if !slices.Contains(offered, a.Language) {
+			return Output{}, fmt.Errorf("%w: language must be one of %s", actor.ErrArguments,
+				strings.Join(offered, ", "))
+		}
+		if a.Language == "shell" {
+			if name := w.findBlocked(a.Code); name != "" {
+				return Output{}, blockedFailure(name)
+			}
+		}
+		source := newScratchFile("main"+sourceEndings[a.Language], a.Code)
+		args := []string{findInterpreter(a.Language)}
+		if a.Language == "go" {
+			args = append(args, "run")
+		}
+		defer removeScratch(c, source)
+		return c.runProgram(ctx, w, program{
+			args: append(append(args, source.Path), a.Args...), stdin: a.Stdin, files: append(a.Files, source),
+		})
+	}))
+	t.disabled = disabled
+	return t
 }
 
 // removeScratch removes the folder of a scratch file.

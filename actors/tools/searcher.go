@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -23,12 +24,7 @@ type provider interface {
 // newProvider returns the configured provider, nil for "none" and an unknown name. at replaces its address in tests; ""
 // = its own.
 func (c WebSearch) newProvider(at string) provider {
-	asks := func(own string) endpoint {
-		if at != "" {
-			own = at
-		}
-		return newEndpoint(own)
-	}
+	asks := func(own string) endpoint { return newEndpoint(cmp.Or(at, own)) }
 	switch c.Provider {
 	case "searxng":
 		return searxng{asks(c.SearXNG.URL), c}
@@ -37,10 +33,7 @@ func (c WebSearch) newProvider(at string) provider {
 	case "tavily":
 		return tavily{asks("https://api.tavily.com"), c}
 	case "wikipedia":
-		host := "en"
-		if c.Language != "" {
-			host, _, _ = strings.Cut(c.Language, "-")
-		}
+		host, _, _ := strings.Cut(cmp.Or(c.Language, "en"), "-")
 		return wikipedia{asks("https://" + host + ".wikipedia.org")}
 	case "mock":
 		return mock(c.Mock)

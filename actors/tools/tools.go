@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/seal"
@@ -66,7 +67,7 @@ type Output struct {
 type Tool struct {
 	schema subjects.ToolSchema
 	facts  policy.Tool
-	run    func(ctx context.Context, c Call) (Output, error)
+	run    runFunc
 	// disabled is why the tool cannot run on this machine and what to do; "" = it can. It is served, and every call
 	// fails.
 	disabled string
@@ -84,10 +85,29 @@ type Tool struct {
 	key  *seal.Key // of this process, nil when the tool needs no credential
 }
 
+// runFunc runs one call of a tool.
+type runFunc = func(ctx context.Context, c Call) (Output, error)
+
+// newTool completes what all tools of this machine share. properties are the JSON members of the schema of the
+// arguments, and required are the quoted names of those that a call must have; "" = none.
+func newTool(name, description, required, properties string, facts policy.Tool, run runFunc) *Tool {
+	facts.Name, facts.Zone, facts.Known = name, "tools", true
+	if required != "" {
+		required = `, "required": [` + required + `]`
+	}
+	return &Tool{
+		schema: subjects.ToolSchema{
+			Name: name, Version: Version, Description: strings.TrimSpace(description),
+			Parameters: jsonschema.Literal(
+				`{"type": "object", "properties": {` + properties + `}` + required + `, "additionalProperties": false}`),
+		},
+		facts: facts, run: run,
+	}
+}
+
 // withArgs returns the run of a tool with its arguments decoded by [actor.DecodeArguments], into a struct with their
 // names as JSON tags.
-func withArgs[A any](run func(ctx context.Context, c Call, args A) (Output, error)) func(context.Context, Call) (Output,
-	error) {
+func withArgs[A any](run func(ctx context.Context, c Call, args A) (Output, error)) runFunc {
 	return func(ctx context.Context, c Call) (Output, error) {
 		var args A
 		if err := actor.DecodeArguments(c.Args, &args); err != nil {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/webclient"
 	"conclave/pkg/webclient/readable"
@@ -33,52 +32,39 @@ const (
 // is empty or too long and max_chars out of range; a structured call always gets structuredChars.
 func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 	usual := cmp.Or(cfg.MaxChars, defaultChars)
-	return &Tool{
-		schema: subjects.ToolSchema{
-			Name: "web_fetch", Version: Version, Description: strings.TrimSpace(webFetchText),
-			Parameters: jsonschema.Literal(fmt.Sprintf(`{
-				"type": "object",
-				"properties": {
-					"url": {"type": "string", "minLength": 1, "maxLength": 2000,
-						"description": "address of the page, with http:// or https://"},
-					"max_chars": {"type": "integer", "minimum": 200, "maximum": 20000,
-						"description": "how many characters of the page's text to return; %d when left out"}
-				},
-				"required": ["url"],
-				"additionalProperties": false
-			}`, usual)),
-		},
-		facts: policy.Tool{
-			Name: "web_fetch", Zone: "tools", Known: true, Act: policy.ActFetch,
-			Args:    policy.Args{"url": {Role: policy.RoleURL}, "max_chars": {Role: policy.RoleSetting}},
-			About:   []string{"article", "link", "page", "site", "website", "webpage", "blog"},
-			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: cfg.timeout(),
-		},
-		run: withArgs(func(ctx context.Context, c Call, a struct {
-			URL      string `json:"url"`
-			MaxChars *int   `json:"max_chars"`
-		},
-		) (Output, error) {
-			most := usual
-			switch {
-			case a.URL == "" || len(a.URL) > webclient.MaxURL:
-				return Output{}, fmt.Errorf("%w: url must be an address of at most %d characters", actor.ErrArguments,
-					webclient.MaxURL)
-			case a.MaxChars != nil && (*a.MaxChars < minChars || *a.MaxChars > maxChars):
-				return Output{}, fmt.Errorf("%w: max_chars must be between %d and %d", actor.ErrArguments, minChars,
-					maxChars)
-			case c.Mode == subjects.ModeStructured:
-				most = structuredChars
-			case a.MaxChars != nil:
-				most = *a.MaxChars
-			}
-			s, err := readPage(ctx, web, a.URL, most, c.hostCheck())
-			if err != nil {
-				return Output{}, Failure("fetch failed: " + err.Error())
-			}
-			return Output{Text: s}, nil
-		}),
-	}
+	return newTool("web_fetch", webFetchText, `"url"`, fmt.Sprintf(`
+		"url": {"type": "string", "minLength": 1, "maxLength": 2000,
+			"description": "address of the page, with http:// or https://"},
+		"max_chars": {"type": "integer", "minimum": 200, "maximum": 20000,
+			"description": "how many characters of the page's text to return; %d when left out"}`, usual), policy.Tool{
+		Act:     policy.ActFetch,
+		Args:    policy.Args{"url": {Role: policy.RoleURL}, "max_chars": {Role: policy.RoleSetting}},
+		About:   []string{"article", "link", "page", "site", "website", "webpage", "blog"},
+		Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: cfg.timeout(),
+	}, withArgs(func(ctx context.Context, c Call, a struct {
+		URL      string `json:"url"`
+		MaxChars *int   `json:"max_chars"`
+	},
+	) (Output, error) {
+		most := usual
+		switch {
+		case a.URL == "" || len(a.URL) > webclient.MaxURL:
+			return Output{}, fmt.Errorf("%w: url must be an address of at most %d characters", actor.ErrArguments,
+				webclient.MaxURL)
+		case a.MaxChars != nil && (*a.MaxChars < minChars || *a.MaxChars > maxChars):
+			return Output{}, fmt.Errorf("%w: max_chars must be between %d and %d", actor.ErrArguments, minChars,
+				maxChars)
+		case c.Mode == subjects.ModeStructured:
+			most = structuredChars
+		case a.MaxChars != nil:
+			most = *a.MaxChars
+		}
+		s, err := readPage(ctx, web, a.URL, most, c.hostCheck())
+		if err != nil {
+			return Output{}, Failure("fetch failed: " + err.Error())
+		}
+		return Output{Text: s}, nil
+	}))
 }
 
 // errNoText means that a page has no text without its scripts.

@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/jsonschema"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -38,18 +37,37 @@ func webSearch(s *searcher) *Tool { return searchTool("web_search", webSearchTex
 // searchTool returns a tool that searches with s.
 func searchTool(name, description string, s *searcher) *Tool {
 	facts := policy.Tool{
-		Name: name, Zone: "tools", Known: true, Act: policy.ActSearch,
-		Args:     policy.Args{"query": {Role: policy.RoleQuery}},
-		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout +
-			pagesTimeout,
+		Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Standing: true,
+		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout + pagesTimeout,
 	}
 	if secret := s.provider.secretName(); secret != "" {
 		facts.Secrets = []string{secret}
 	}
-	var probe func(context.Context) string
-	if own, ok := s.provider.(searxng); ok {
-		facts.Backend = true
-		probe = func(ctx context.Context) string {
+	own, isOwn := s.provider.(searxng)
+	facts.Backend = isOwn
+	t := newTool(name, description, `"query"`, `
+		"query": {"type": "string", "minLength": 1, "maxLength": 400,
+			"description": "a few words to search for"}`, facts, withArgs(func(ctx context.Context, c Call, a struct {
+		Query string `json:"query"`
+	},
+	) (Output, error) {
+		query := oneLine(a.Query, 4*maxQuery)
+		if n := utf8.RuneCountInString(a.Query); n > maxQuery || query == "" {
+			return Output{}, fmt.Errorf("%w: query must hold between 1 and %d characters", actor.ErrArguments,
+				maxQuery)
+		}
+		found, err := s.search(ctx, query, c)
+		if err != nil {
+			return Output{}, err
+		}
+		out, err := renderResults(c.Now, found, s.limit)
+		if err == nil && c.Mode == subjects.ModeStructured {
+			out.Text += s.renderPages(ctx, out.Links, c)
+		}
+		return out, err
+	}))
+	if isOwn {
+		t.probe = func(ctx context.Context) string {
 			what, fix := ProbeSearXNG(ctx, own.at.base.String(), probeTimeout)
 			if what == "" {
 				return ""
@@ -57,41 +75,7 @@ func searchTool(name, description string, s *searcher) *Tool {
 			return what + "; " + fix
 		}
 	}
-	return &Tool{
-		probe: probe,
-		schema: subjects.ToolSchema{
-			Name: name, Version: Version, Description: strings.TrimSpace(description),
-			Parameters: jsonschema.Literal(`{
-				"type": "object",
-				"properties": {
-					"query": {"type": "string", "minLength": 1, "maxLength": 400,
-						"description": "a few words to search for"}
-				},
-				"required": ["query"],
-				"additionalProperties": false
-			}`),
-		},
-		facts: facts,
-		run: withArgs(func(ctx context.Context, c Call, a struct {
-			Query string `json:"query"`
-		},
-		) (Output, error) {
-			query := oneLine(a.Query, 4*maxQuery)
-			if n := utf8.RuneCountInString(a.Query); n > maxQuery || query == "" {
-				return Output{}, fmt.Errorf("%w: query must hold between 1 and %d characters", actor.ErrArguments,
-					maxQuery)
-			}
-			found, err := s.search(ctx, query, c)
-			if err != nil {
-				return Output{}, err
-			}
-			out, err := renderResults(c.Now, found, s.limit)
-			if err == nil && c.Mode == subjects.ModeStructured {
-				out.Text += s.renderPages(ctx, out.Links, c)
-			}
-			return out, err
-		}),
-	}
+	return t
 }
 
 // renderResults returns the text for the model: the date, then at most most numbered pages of up to three lines. It
