@@ -98,8 +98,8 @@ func newTool(name, description, required, properties string, facts policy.Tool, 
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: name, Version: Version, Description: strings.TrimSpace(description),
-			Parameters: jsonschema.Literal(
-				`{"type": "object", "properties": {` + properties + `}` + required + `, "additionalProperties": false}`),
+			Parameters: jsonschema.Literal(`{"type": "object", "properties": {` + properties + `}` + required +
+				`, "additionalProperties": false}`),
 		},
 		facts: facts, run: run,
 	}
