@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -104,59 +105,32 @@ func (e icalEvent) overlaps(from, to time.Time) bool {
 	return e.start.Before(to) && end.After(from)
 }
 
+// folds are the line breaks inside of a content line.
+var folds = strings.NewReplacer("\r\n ", "", "\r\n\t", "", "\n ", "", "\n\t", "")
+
 // unfoldLines returns the content lines of a calendar: a line that begins with a blank or tab continues the one before.
-func unfoldLines(data []byte) (out []string) {
-	var b strings.Builder // of the line so far: a line may have very many parts
-	end := func() {
-		if b.Len() > 0 {
-			out = append(out, b.String())
-			b.Reset()
-		}
-	}
-	for line := range strings.SplitSeq(string(bytes.ToValidUTF8(data, []byte("\uFFFD"))), "\n") {
-		line = strings.TrimSuffix(line, "\r")
-		if line == "" {
-			continue
-		}
-		if (line[0] == ' ' || line[0] == '\t') && b.Len() > 0 {
-			b.WriteString(line[1:])
-			continue
-		}
-		end()
-		b.WriteString(line)
-	}
-	end()
-	return out
+func unfoldLines(data []byte) []string {
+	text := folds.Replace(string(bytes.ToValidUTF8(data, []byte("\uFFFD"))))
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 }
 
-// splitProperty splits a content line into name, parameters and value. Names are in upper case. A quoted parameter may
-// hold ; and :.
+// property matches a content line: name, parameters and value. A quoted parameter may hold ; and :.
+var property = regexp.MustCompile(`^([^";:]*)((?:;(?:[^";:]|"[^"]*")*)*):(.*)$`)
+
+// parameter matches one parameter of a content line.
+var parameter = regexp.MustCompile(`;([^=;]*)=((?:[^";:]|"[^"]*")*)`)
+
+// splitProperty splits a content line into name, parameters and value. Names are in upper case.
 func splitProperty(line string) (name string, params map[string]string, value string, ok bool) {
-	var parts []string
-	quoted, begin := false, 0
-	for i := range len(line) {
-		switch c := line[i]; {
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == ';' || c == ':':
-			parts = append(parts, line[begin:i])
-			begin = i + 1
-			ok = c == ':'
-		}
-		if ok {
-			break
-		}
-	}
-	if !ok {
+	m := property.FindStringSubmatch(line)
+	if m == nil {
 		return "", nil, "", false
 	}
 	params = map[string]string{}
-	for _, p := range parts[1:] {
-		k, v, _ := strings.Cut(p, "=")
-		params[strings.ToUpper(k)] = strings.Trim(v, `"`)
+	for _, p := range parameter.FindAllStringSubmatch(m[2], -1) {
+		params[strings.ToUpper(p[1])] = strings.Trim(p[2], `"`)
 	}
-	return strings.ToUpper(parts[0]), params, line[begin:], true
+	return strings.ToUpper(m[1]), params, m[3], true
 }
 
 // parseICalTime reads a day, a time in UTC, or a time in a zone.

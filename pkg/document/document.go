@@ -5,6 +5,7 @@ package document
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -91,16 +92,9 @@ func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	if d.Kind == Markdown {
 		d.Title = markdownTitle(d.Text)
 	}
-	d.Title = text.OneLine(d.Title, maxTitle)
-	if d.Title == "" {
-		base := filepath.Base(path)
-		if d.Title = strings.TrimSuffix(base, filepath.Ext(base)); d.Title == "" { // .notes
-			d.Title = base
-		}
-		d.Title = text.OneLine(d.Title, maxTitle)
-	}
-	sum := sha256.Sum256([]byte(d.Text))
-	d.Hash = hex.EncodeToString(sum[:])
+	base := filepath.Base(path)
+	d.Title = cmp.Or(text.OneLine(d.Title, maxTitle),
+		text.OneLine(cmp.Or(strings.TrimSuffix(base, filepath.Ext(base)), base), maxTitle)) // .notes is a whole name
 	return d, nil
 }
 
@@ -139,12 +133,10 @@ func Decode(ctx context.Context, data []byte, o Options) (Doc, error) {
 	if err := d.extract(ctx, path, data, o); err != nil {
 		return Doc{}, err
 	}
-	sum := sha256.Sum256([]byte(d.Text))
-	d.Hash = hex.EncodeToString(sum[:])
 	return d, nil
 }
 
-// extract sets the text of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with [ErrEmpty]
+// extract sets text and hash of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with [ErrEmpty]
 // when there is no text.
 func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) (err error) {
 	switch d.Kind {
@@ -155,6 +147,8 @@ func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) 
 	default:
 		err = d.fromText(data)
 	}
+	sum := sha256.Sum256([]byte(d.Text))
+	d.Hash = hex.EncodeToString(sum[:])
 	switch {
 	case err != nil || strings.TrimSpace(d.Text) != "":
 		return err

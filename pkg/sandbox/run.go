@@ -196,7 +196,7 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 // prepareCommand sets the command that runs the program in bubblewrap and writes its output to output. Its descriptors
 // are in f. bubblewrap reports to status, and holds process 1 until it reads a byte from hold.
 func (r *runner) prepareCommand(f *files, output *os.File) (status, hold *os.File, err error) {
-	program, err := findProgram("bwrap", "bubblewrap")
+	program, err := findBubblewrap()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -62,7 +62,7 @@ section end
 // testSandbox is SelfTest without the cache.
 func testSandbox(ctx context.Context) error {
 	removeStale()
-	if _, err := findProgram("bwrap", "bubblewrap"); err != nil {
+	if _, err := findBubblewrap(); err != nil {
 		return err
 	}
 	for _, p := range []string{"/usr/bin/prlimit", "/usr/bin/unshare"} {

@@ -154,20 +154,20 @@ func chownTree(ctx context.Context, work *os.Root, uid, gid uint32) error {
 	})
 }
 
-// findProgram returns the path of a program that belongs to the system. The PATH of the user may name another one.
-func findProgram(name, debian string) (string, error) {
-	for _, dir := range []string{"/usr/bin/", "/usr/local/bin/", "/bin/"} {
-		if path, err := exec.LookPath(dir + name); err == nil {
+// findBubblewrap returns the path of the bubblewrap of the system. The PATH of the user may name another one.
+func findBubblewrap() (string, error) {
+	for _, path := range []string{"/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"} {
+		if _, err := exec.LookPath(path); err == nil {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s is not installed; install it (Debian, Ubuntu: apt-get install %s)", ErrUnavailable,
-		name, debian)
+	return "", fmt.Errorf("%w: bwrap is not installed; install it (Debian, Ubuntu: apt-get install bubblewrap)",
+		ErrUnavailable)
 }
 
 // helpText is the list of bubblewrap's options, "" where it cannot be run.
 var helpText = sync.OnceValue(func() string {
-	program, err := findProgram("bwrap", "bubblewrap")
+	program, err := findBubblewrap()
 	if err != nil {
 		return ""
 	}

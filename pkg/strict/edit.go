@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -193,31 +194,22 @@ func decodeMap(data []byte) (map[string]any, error) {
 
 // differsOnlyAt reports whether two documents are equal but for the field at keys, which the second one has.
 func differsOnlyAt(before, after map[string]any, keys []string) bool {
-	if _, ok := after[keys[0]]; !ok {
+	next, ok := after[keys[0]]
+	was := before[keys[0]]
+	others := func(m map[string]any) map[string]any {
+		m = maps.Clone(m)
+		delete(m, keys[0])
+		return m
+	}
+	if !ok || !maps.EqualFunc(others(before), others(after), func(a, b any) bool { return reflect.DeepEqual(a, b) }) {
 		return false
-	}
-	for k, v := range before {
-		if w, ok := after[k]; k != keys[0] && (!ok || !reflect.DeepEqual(v, w)) {
-			return false
-		}
-	}
-	for k := range after {
-		if _, ok := before[k]; !ok && k != keys[0] {
-			return false
-		}
 	}
 	if len(keys) == 1 {
 		return true
 	}
-	next, ok := after[keys[0]].(map[string]any)
-	if !ok {
-		return false
-	}
-	was, ok := before[keys[0]].(map[string]any)
-	if !ok && before[keys[0]] != nil {
-		return false
-	}
-	return differsOnlyAt(was, next, keys[1:])
+	nextMap, isMap := next.(map[string]any)
+	wasMap, wasOne := was.(map[string]any)
+	return isMap && (wasOne || was == nil) && differsOnlyAt(wasMap, nextMap, keys[1:])
 }
 
 // SetEntry returns the document data with the entry of the mapping field set to value, or without it when value is nil.

@@ -7,6 +7,7 @@
 package webclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -47,39 +48,15 @@ type Config struct {
 	Now func() time.Time // for the pace and the cache; time.Now
 }
 
-// withDefaults returns c with defaults for timeouts, limits, pace and clock that are 0 or less. CacheTTL stays: 0 turns
-// the cache off.
+// withDefaults returns c with the defaults for limits, pace and clock that are not set. CacheTTL stays: 0 turns the
+// cache off.
 func (c Config) withDefaults() Config {
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.Total, 20 * time.Second},
-		{&c.Resolve, 5 * time.Second},
-		{&c.Connect, 4 * time.Second},
-		{&c.Handshake, 5 * time.Second},
-		{&c.Header, 10 * time.Second},
-		{&c.Idle, 5 * time.Second},
-		{&c.Every, time.Second},
-	} {
-		if *d.field <= 0 {
-			*d.field = d.value
-		}
-	}
-	for _, d := range []struct {
-		field *int64
-		value int64
-	}{{&c.Compressed, 2 << 20}, {&c.Decompressed, 4 << 20}, {&c.Ratio, 100}} {
-		if *d.field <= 0 {
-			*d.field = d.value
-		}
-	}
-	if c.Burst <= 0 {
-		c.Burst = 3
-	}
-	if c.CacheBytes <= 0 {
-		c.CacheBytes = 16 << 20
-	}
+	c.Total, c.Resolve = cmp.Or(c.Total, 20*time.Second), cmp.Or(c.Resolve, 5*time.Second)
+	c.Connect, c.Handshake = cmp.Or(c.Connect, 4*time.Second), cmp.Or(c.Handshake, 5*time.Second)
+	c.Header, c.Idle = cmp.Or(c.Header, 10*time.Second), cmp.Or(c.Idle, 5*time.Second)
+	c.Compressed, c.Decompressed = cmp.Or(c.Compressed, 2<<20), cmp.Or(c.Decompressed, 4<<20)
+	c.Ratio, c.CacheBytes = cmp.Or(c.Ratio, 100), cmp.Or(c.CacheBytes, 16<<20)
+	c.Every, c.Burst = cmp.Or(c.Every, time.Second), cmp.Or(c.Burst, 3)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

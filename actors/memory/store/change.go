@@ -86,8 +86,8 @@ func (t *tx) writeEntry(old storedEntry, e subjects.MemoryEntry, v *packedVector
 		return err
 	}
 	_, err = t.exec("UPDATE entries SET name = ?, description = ?, corpus = ?, entities = ?, intent = ?, "+
-		"sentiment = ?, digest = ?, hash = ?, updated = ? WHERE id = ?", e.Name, e.Description, e.Corpus, entities,
-		e.Intent, e.Sentiment, sanitize(e.Provenance.Digest), pieceHash(e.Kind, e.Corpus), e.Updated, e.ID)
+		"sentiment = ?, digest = ?, updated = ? WHERE id = ?", e.Name, e.Description, e.Corpus, entities,
+		e.Intent, e.Sentiment, sanitize(e.Provenance.Digest), e.Updated, e.ID)
 	if err != nil {
 		return err
 	}

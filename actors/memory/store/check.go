@@ -1,9 +1,7 @@
 package store
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -187,20 +185,6 @@ func packVector(v []float32) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it is zero", ErrVector)
 	}
 	return b, nil
-}
-
-// hashText returns the hash that identifies the text of a piece of a document, after sanitizing.
-func hashText(corpus string) string {
-	sum := sha256.Sum256([]byte(sanitize(corpus)))
-	return hex.EncodeToString(sum[:])
-}
-
-// pieceHash returns the hash that is stored with an entry; "" for anything but a piece of a document.
-func pieceHash(kind, corpus string) string {
-	if kind != subjects.KindDocument {
-		return ""
-	}
-	return hashText(corpus)
 }
 
 // encodeList sanitizes a list and encodes it as JSON in one column; "" for an empty list.

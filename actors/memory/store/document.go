@@ -19,7 +19,6 @@ type Document struct {
 type Piece struct {
 	ID   string
 	Part int
-	Hash string // see pieceHash
 }
 
 // PutDocument records that a document was ingested. Its key is From: a former record with the same origin is replaced.
@@ -76,10 +75,10 @@ func (s *Store) FindDocument(ctx context.Context, from string) (d Document, foun
 func (s *Store) Pieces(ctx context.Context, from string) (all []Piece, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var p Piece
-		err := r.Scan(&p.ID, &p.Part, &p.Hash)
+		err := r.Scan(&p.ID, &p.Part)
 		all = append(all, p)
 		return err
-	}, "SELECT id, part, hash FROM entries WHERE kind = 'document' AND origin = ? ORDER BY part, row", sanitize(from))
+	}, "SELECT id, part FROM entries WHERE kind = 'document' AND origin = ? ORDER BY part, row", sanitize(from))
 	if err != nil {
 		return nil, fmt.Errorf("reading the pieces of a document: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"conclave/pkg/file"
 )
 
 // openPaths are the files that this process has open. DuckDB's lock excludes other processes only: two stores of one
@@ -151,7 +153,7 @@ func (s *Store) createFile(ctx context.Context) error {
 	case errors.Is(err, fs.ErrExist):
 		return os.Remove(fresh)
 	case err == nil:
-		err = errors.Join(os.Chmod(s.path, 0o600), os.Remove(fresh), syncFolder(filepath.Dir(s.path)))
+		err = errors.Join(os.Chmod(s.path, 0o600), os.Remove(fresh), file.Sync(filepath.Dir(s.path)))
 		if err != nil {
 			return fmt.Errorf("creating the memory: %w", err)
 		}
@@ -190,20 +192,12 @@ func replaceFile(fresh, path string) error {
 		err = os.Rename(fresh, path)
 	}
 	if err == nil {
-		err = syncFolder(filepath.Dir(path))
+		err = file.Sync(filepath.Dir(path))
 	}
 	if err != nil {
 		return fmt.Errorf("replacing the memory file: %w", err)
 	}
 	return nil
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // walEntryHeader is the size of the header of a log entry, size and checksum. DuckDB reports the position behind it.

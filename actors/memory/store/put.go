@@ -26,7 +26,6 @@ type checkedItem struct {
 	entry    subjects.MemoryEntry
 	entities string
 	flags    string
-	hash     string
 	vectors  *packedVectors
 	restore  bool
 }
@@ -48,23 +47,11 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 		return nil, nil
 	}
 	checked := make([]*checkedItem, len(items))
-	ids, answers := map[string]bool{}, map[[2]string]bool{}
 	for i, it := range items {
-		c, err := s.checkItem(it)
-		if err != nil {
+		var err error
+		if checked[i], err = s.checkItem(it); err != nil {
 			return nil, err
 		}
-		if ids[c.entry.ID] {
-			return nil, fmt.Errorf("%w: %s is given twice", ErrExists, c.entry.ID)
-		}
-		ids[c.entry.ID] = true
-		if key := [2]string{c.entry.Provenance.QueryID, c.entry.Respondent}; isAnswer(c.entry) {
-			if answers[key] {
-				return nil, fmt.Errorf("%w: the answer to %s is given twice", ErrKnown, c.entry.Provenance.QueryID)
-			}
-			answers[key] = true
-		}
-		checked[i] = c
 	}
 	var rows []uint64
 	err := s.write(ctx, func(t *tx) (err error) {
@@ -103,7 +90,7 @@ func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	}
 	e.Tags = unique(sanitizeAll(e.Tags))
 	e.Correlating, e.Supersedes = unique(e.Correlating), unique(e.Supersedes)
-	c := &checkedItem{restore: it.Restore, hash: pieceHash(e.Kind, e.Corpus)}
+	c := &checkedItem{restore: it.Restore}
 	var err error
 	if c.entities, err = encodeList(e.Entities); err != nil {
 		return nil, err
@@ -153,7 +140,7 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	t.nextRow++
 	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, string(p.Source), e.Name, e.Description, e.Corpus,
 		e.Intent, it.entities, e.Sentiment, e.Respondent,
-		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy,
+		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, "", e.SupersededBy,
 		e.Pinned, truncateTime(e.Created), truncateTime(e.Updated),
 		e.Conversation, int32(e.Position), e.Speaker, optionalTime(e.Happened))
 	for i, tag := range e.Tags {

@@ -145,36 +145,51 @@ func timeOrZero(t sql.NullTime) time.Time {
 }
 
 // Get reads whole entries in the order of ids, each once. Ids that do not exist are left out, without an error.
-func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
-	ids = unique(sanitizeAll(ids))
-	all, err := s.readEntries(ctx, ids)
+func (s *Store) Get(ctx context.Context, ids ...string) (out []subjects.MemoryEntry, err error) {
+	if len(ids) == 0 {
+		return []subjects.MemoryEntry{}, nil
+	}
+	err = s.readSnapshot(ctx, func(m snapshot) error {
+		all, err := readEntries(ctx, m, ids)
+		if err == nil {
+			err = s.fillRelated(ctx, m, all)
+		}
+		out = entriesOf(all)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
-	order := positions(ids)
-	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.ID] - order[b.ID] })
-	return entriesOf(all), nil
+	return out, nil
 }
 
 // GetTexts reads entries in the order of ids without tags, links, grades, access counts and Supersedes, which are in
 // other tables. Ids that do not exist are left out. It is one statement, where [Store.Get] is seven.
 func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
+	all, err := readEntries(ctx, s, ids)
+	if err != nil {
+		return nil, fmt.Errorf("reading entries: %w", err)
+	}
+	return entriesOf(all), nil
+}
+
+// readEntries reads entries in the order of ids, each once, without what is in other tables.
+func readEntries(ctx context.Context, m querier, ids []string) (all []storedEntry, err error) {
 	ids = unique(sanitizeAll(ids))
-	var all []storedEntry
 	for chunk := range slices.Chunk(ids, maxListed) {
 		in, named := inList(chunk)
-		err := s.query(ctx, func(r *sql.Rows) error {
+		err := m.query(ctx, func(r *sql.Rows) error {
 			e, err := scanEntry(r)
 			all = append(all, e)
 			return err
 		}, "SELECT "+entryColumns+"corpus FROM entries WHERE id IN "+in, named...)
 		if err != nil {
-			return nil, fmt.Errorf("reading entries: %w", err)
+			return nil, err
 		}
 	}
 	order := positions(ids)
 	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.ID] - order[b.ID] })
-	return entriesOf(all), nil
+	return all, nil
 }
 
 // FindPosition returns the position of the answers to a query among the entries of this trust in a conversation: that
@@ -208,29 +223,6 @@ func entriesOf(all []storedEntry) []subjects.MemoryEntry {
 		out[i] = e.MemoryEntry
 	}
 	return out
-}
-
-// readEntries reads whole entries from one snapshot, in no particular order. Ids that do not exist are left out; ids
-// must not repeat.
-func (s *Store) readEntries(ctx context.Context, ids []string) (all []storedEntry, err error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	err = s.readSnapshot(ctx, func(m snapshot) error {
-		for chunk := range slices.Chunk(ids, maxListed) {
-			in, named := inList(chunk)
-			err := m.query(ctx, func(r *sql.Rows) error {
-				e, err := scanEntry(r)
-				all = append(all, e)
-				return err
-			}, "SELECT "+entryColumns+"corpus FROM entries WHERE id IN "+in, named...)
-			if err != nil {
-				return err
-			}
-		}
-		return s.fillRelated(ctx, m, all)
-	})
-	return all, err
 }
 
 // fillRelated sets the fields of entries that are in other tables: tags, links, access counts, Supersedes and grades.

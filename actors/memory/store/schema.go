@@ -35,6 +35,8 @@ var tables = []string{
 //
 // Row numbers are BIGINT and not UBIGINT: a bound unsigned number is compared by way of another type, which makes a
 // lookup ten times slower. Vectors are little-endian float32 as BLOB without compression, which would only cost time.
+//
+// The column hash of entries is not used any more.
 var steps = []string{
 	`CREATE TABLE entries (
   row BIGINT NOT NULL, id VARCHAR PRIMARY KEY,

@@ -181,7 +181,7 @@ func (s *Store) Close(ctx context.Context) error {
 	if forgot == 0 {
 		return nil
 	}
-	if err := rewriteFile(ctx, s.path, s.opts, s.steps); err != nil && ctx.Err() == nil {
+	if err := rewriteFile(ctx, s.path, s.opts); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil

@@ -56,24 +56,13 @@ func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	return len(t.waiting)
 }
 
-// pending returns a copy of the unwritten counts. They stay unwritten until the caller has committed them and calls
-// settled, which keeps accesses counted since.
-func (t *accessCounts) pending() (all map[string]accessCount, settled func()) {
+// take returns the unwritten counts, which the caller writes.
+func (t *accessCounts) take() map[string]accessCount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all = maps.Clone(t.waiting)
-	return all, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		for id, c := range all {
-			if now := t.waiting[id]; now.times > c.times {
-				now.times -= c.times
-				t.waiting[id] = now
-			} else {
-				delete(t.waiting, id)
-			}
-		}
-	}
+	all := t.waiting
+	t.waiting = nil
+	return all
 }
 
 // addTo adds the unwritten counts to entries that were read from the file.

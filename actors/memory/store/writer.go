@@ -191,7 +191,7 @@ func (w *writer) acknowledge(t *tx, batch []*writeRequest) {
 // commitBatch commits changes together with the access counts since the last commit; batch may be empty. On an error no
 // change was made, and counts that cannot be written alone are lost.
 func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
-	touched, settled := w.store.accesses.pending()
+	touched := w.store.accesses.take()
 	if len(touched) == 0 {
 		return w.commitOnce(false, batch...)
 	}
@@ -201,7 +201,6 @@ func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
 		// Access counts must not make the retry fail: they are written now or lost.
 		_, _ = w.commitOnce(true, touches)
 	}
-	settled()
 	return t, err
 }
 
