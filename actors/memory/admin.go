@@ -128,7 +128,7 @@ func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ str
 	}
 	f := store.Filter{
 		Kind: q.Kind, State: q.State, Trust: q.Trust, Tag: strings.ToLower(q.Tag), From: q.From,
-		Text: q.Text, Limit: min(limit, maxPageSize), After: q.After, Corpus: true,
+		Text: q.Text, Limit: min(limit, maxPageSize), After: q.After,
 	}
 	entries, next, err := db.List(ctx, f)
 	if errors.Is(err, store.ErrCursor) {

@@ -111,7 +111,7 @@ func (w *fixture) state() string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	entries, _, err := w.db.List(w.t.Context(), store.Filter{Corpus: true})
+	entries, _, err := w.db.List(w.t.Context(), store.Filter{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

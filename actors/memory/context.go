@@ -66,7 +66,7 @@ func (m *Memory) recallOwn(ctx context.Context, out actor.Out, q recallRequest) 
 func pinnedFacts(ctx context.Context, db *access) (out []subjects.MemoryHit, err error) {
 	facts, _, err := db.List(ctx, store.Filter{
 		Kind: subjects.KindFact, State: subjects.MemoryActive,
-		Trust: subjects.Trusted, Pinned: true, Corpus: true, Limit: maxPinned,
+		Trust: subjects.Trusted, Pinned: true, Limit: maxPinned,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading pinned facts: %w", err)
@@ -138,11 +138,12 @@ var quoteStart = regexp.MustCompile(`["“„«]|:\s`)
 
 // formatOwn formats the user's own statements for a model, one a line. Without any it is nothingFound.
 func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
+	if len(hits) == 0 {
+		return newToolResult(nothingFound, true)
+	}
 	var b strings.Builder
-	var ids []string
 	b.WriteString("What the user told you. In a quote, \"I\" and \"my\" are the user, not you.\n")
 	for _, h := range hits {
-		ids = append(ids, h.Entry.ID)
 		mark := ""
 		switch {
 		case h.Entry.Pinned:
@@ -153,10 +154,7 @@ func formatOwn(now time.Time, hits []subjects.MemoryHit) subjects.ToolResult {
 		fmt.Fprintf(&b, "- %s%s, %s: \"%s\"\n", mark, formatAge(now, saidAt(h.Entry)), formatSpeaker(h.Entry),
 			h.Segment)
 	}
-	if len(ids) == 0 {
-		return newToolResult(nothingFound, true)
-	}
-	return newToolResult(strings.TrimRight(b.String(), "\n"), true, ids...)
+	return newHitsResult(strings.TrimRight(b.String(), "\n"), hits)
 }
 
 // formatSpeaker says who stated an entry, for a model.

@@ -114,7 +114,7 @@ func TestDocument(t *testing.T) {
 // assertPieces looks whether a document has these pieces, whether they are recalled, and whether nothing else is.
 func (w *fixture) assertPieces(name, from, trust string, texts ...string) {
 	w.t.Helper()
-	entries, _, err := w.db.List(w.t.Context(), store.Filter{From: from, Corpus: true})
+	entries, _, err := w.db.List(w.t.Context(), store.Filter{From: from})
 	if err != nil {
 		w.t.Fatal(err)
 	}

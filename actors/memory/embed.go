@@ -141,45 +141,34 @@ func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([
 func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) (
 	made []*store.Vectors, failed map[int]error, err error,
 ) {
+	made, failed = make([]*store.Vectors, len(entries)), map[int]error{}
 	var texts []string
-	// index of the search text; name and description follow where they have their own
-	first := make([]int, len(entries))
+	var vectors []*[]float32           // of texts
+	first := make([]int, len(entries)) // index of the search text
 	for i, e := range entries {
-		first[i] = len(texts)
-		texts = append(append(texts, e.SearchText()), ownTexts(e)...)
+		made[i], first[i] = &store.Vectors{}, len(texts)
+		texts, vectors = append(texts, e.SearchText()), append(vectors, &made[i].Corpus)
+		if saysMore(e.Name, e) {
+			texts, vectors = append(texts, e.Name), append(vectors, &made[i].Name)
+		}
+		if saysMore(e.Description, e) {
+			texts, vectors = append(texts, e.Description), append(vectors, &made[i].Description)
+		}
 	}
 	got, err := m.embed(ctx, out, subjects.EmbedDocument, texts)
 	if err != nil && len(got.failed) < len(texts) {
 		return nil, nil, err
 	}
-	made, failed = make([]*store.Vectors, len(entries)), map[int]error{}
-	for i, e := range entries {
-		v := &store.Vectors{Model: got.model, Corpus: got.vectors[first[i]]}
-		next := first[i] + 1
-		if saysMore(e.Name, e) {
-			v.Name = got.vectors[next]
-			next++
-		}
-		if saysMore(e.Description, e) {
-			v.Description = got.vectors[next]
-		}
+	for i, to := range vectors {
+		*to = got.vectors[i]
+	}
+	for i, v := range made {
+		v.Model = got.model
 		if v.Corpus = firstVector(v.Corpus, v.Description, v.Name); v.Corpus == nil {
-			failed[i] = got.failed[first[i]]
-			continue
+			made[i], failed[i] = nil, got.failed[first[i]]
 		}
-		made[i] = v
 	}
 	return made, failed, nil
-}
-
-// ownTexts returns the texts of name and description that are embedded for themselves.
-func ownTexts(e subjects.MemoryEntry) (own []string) {
-	for _, t := range []string{e.Name, e.Description} {
-		if saysMore(t, e) {
-			own = append(own, t)
-		}
-	}
-	return own
 }
 
 // saysMore reports whether a name or description says something that the search text of its entry does not: it has

@@ -116,12 +116,8 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 		return newToolResult(nothingFound, true)
 	}
 	var b strings.Builder
-	var ids []string
-	trusted := true
 	fmt.Fprintf(&b, "%d remembered:\n", len(r.Hits))
 	for i, h := range r.Hits {
-		ids = append(ids, h.Entry.ID)
-		trusted = trusted && h.Entry.Provenance.Trust == subjects.Trusted
 		fmt.Fprintf(&b, "%d. ", i+1)
 		writeHit(&b, now, h)
 	}
@@ -133,7 +129,18 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if strings.Contains(b.String(), " you said: \"") { // only the runtime writes this: see labelWords
 		b.WriteString("(After \"you said\", \"I\" and \"my\" are the user, not you.)\n")
 	}
-	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
+	return newHitsResult(strings.TrimRight(b.String(), "\n"), r.Hits)
+}
+
+// newHitsResult returns a result that names its hits, and is trusted when every one is.
+func newHitsResult(content string, hits []subjects.MemoryHit) subjects.ToolResult {
+	var ids []string
+	trusted := true
+	for _, h := range hits {
+		ids = append(ids, h.Entry.ID)
+		trusted = trusted && h.Entry.Provenance.Trust == subjects.Trusted
+	}
+	return newToolResult(content, trusted, ids...)
 }
 
 // summarizeHits lists recalled entries by name and description, never with their corpus, a segment or the feedback, for
@@ -143,12 +150,8 @@ func summarizeHits(_ time.Time, r subjects.MemoryReply) subjects.ToolResult {
 		return newToolResult(nothingFound, true)
 	}
 	var list subjects.MemorySummary
-	var ids []string
-	trusted := true
 	for _, h := range r.Hits {
 		e := h.Entry
-		ids = append(ids, e.ID)
-		trusted = trusted && e.Provenance.Trust == subjects.Trusted
 		list.Entries = append(list.Entries, subjects.MemorySummaryEntry{
 			ID: e.ID, Kind: e.Kind,
 			Name: text.OneLine(e.Name, maxName), Description: text.OneLine(e.Description, maxSummaryDescription),
@@ -158,7 +161,7 @@ func summarizeHits(_ time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if err != nil {
 		return newToolResult(nothingFound, true)
 	}
-	return newToolResult(string(data), trusted, ids...)
+	return newHitsResult(string(data), r.Hits)
 }
 
 // maxSummaryDescription bounds a description in a summary, in bytes.

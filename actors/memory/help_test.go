@@ -453,7 +453,7 @@ func (w *fixture) takeAudit() (out []string) {
 // assertAbsent fails the test when a secret is in the database, in what was said, asked, noted or recorded.
 func (w *fixture) assertAbsent(secret string) {
 	w.t.Helper()
-	entries, _, err := w.db.List(w.t.Context(), store.Filter{Corpus: true, Limit: 1000})
+	entries, _, err := w.db.List(w.t.Context(), store.Filter{Limit: 1000})
 	if err != nil {
 		w.t.Fatal(err)
 	}

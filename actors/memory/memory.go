@@ -107,16 +107,10 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a actor.Audit, 
 // Open returns the actor on the database in the data folder; it never returns nil. When the database cannot be opened,
 // or memory is switched off, the actor replies to every request with the reason; the rest of the system works on. A
 // rewrite that the last shutdown left undone is done first. cfg must be valid.
-func Open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.Hasher) *Memory {
-	m := open(ctx, cfg, data, a, h)
-	m.data = data
-	return m
-}
-
-// open is Open without the field data.
-func open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.Hasher) *Memory {
+func Open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.Hasher) (m *Memory) {
+	defer func() { m.data = data }()
 	if !cfg.Enabled {
-		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
+		m = newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
 		m.disabled = true
 		return m
 	}
@@ -142,8 +136,7 @@ func open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.H
 			return newUnavailable(err, a, h)
 		}
 	}
-	m, err := newMemory(ctx, cfg, db, a, h, time.Now)
-	if err != nil {
+	if m, err = newMemory(ctx, cfg, db, a, h, time.Now); err != nil {
 		return newUnavailable(errors.Join(err, reportDamage(data, err), db.Close(ctx)), a, h)
 	}
 	return m

@@ -136,8 +136,8 @@ func Decode(ctx context.Context, data []byte, o Options) (Doc, error) {
 	return d, nil
 }
 
-// extract sets text and hash of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with [ErrEmpty]
-// when there is no text.
+// extract sets text and hash of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with
+// [ErrEmpty] when there is no text.
 func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) (err error) {
 	switch d.Kind {
 	case PDF:

@@ -16,7 +16,7 @@ func (t *tx) readEntry(id string) (e storedEntry, err error) {
 	err = t.query(func(r *sql.Rows) (err error) {
 		e, err = scanEntry(r)
 		return err
-	}, "SELECT "+entryColumns+"corpus FROM entries WHERE id = ?", id)
+	}, "SELECT "+entryColumns+" FROM entries WHERE id = ?", id)
 	if err == nil && e.ID == "" {
 		err = fmt.Errorf("%w: %s", ErrNotFound, id)
 	}

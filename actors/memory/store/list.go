@@ -19,7 +19,6 @@ type Filter struct {
 	Text                    string // substring of name, description or corpus; case and accents are ignored
 	Limit                   int    // page size; 0 = 50, capped at 1000
 	After                   string // cursor of the previous page
-	Corpus                  bool   // also read the corpus
 }
 
 // Page sizes.
@@ -49,7 +48,7 @@ func parseCursor(s string) (created time.Time, id string, err error) {
 }
 
 // List reads a page of the entries that match f, newest first. next is the cursor of the next page, "" at the end. A
-// malformed f.After is [ErrCursor]. Without f.Corpus the corpus of the entries is "".
+// malformed f.After is [ErrCursor].
 func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEntry, next string, err error) {
 	limit := f.Limit
 	if limit <= 0 {
@@ -60,12 +59,8 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 	if err != nil {
 		return nil, "", err
 	}
-	corpus := "''"
-	if f.Corpus {
-		corpus = "corpus"
-	}
-	q := fmt.Sprintf("SELECT %s%s FROM entries WHERE %s ORDER BY created DESC, id DESC LIMIT %d", entryColumns, corpus,
-		where, limit+1)
+	q := fmt.Sprintf("SELECT %s FROM entries WHERE %s ORDER BY created DESC, id DESC LIMIT %d", entryColumns, where,
+		limit+1)
 	var all []storedEntry
 	err = s.readSnapshot(ctx, func(m snapshot) error {
 		err := m.queryOnce(ctx, func(r *sql.Rows) error {
@@ -88,8 +83,8 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 	return entriesOf(all), next, nil
 }
 
-// condition returns the filter as an SQL condition with its arguments, or [ErrCursor] for a malformed After. Limit and
-// Corpus are not part of it; an empty filter gives "true".
+// condition returns the filter as an SQL condition with its arguments, or [ErrCursor] for a malformed After. Limit
+// is not part of it; an empty filter gives "true".
 func (f Filter) condition() (string, []any, error) {
 	parts, args := []string{"true"}, []any{}
 	also := func(condition string, values ...any) {

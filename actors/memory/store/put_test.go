@@ -275,7 +275,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 	putEntries(t, s, a, b, c)
 	d.Supersedes, d.Correlating = []string{"a", "c"}, []string{"b", "c"}
 	putEntries(t, s, d)
-	all, _, err := s.List(t.Context(), Filter{Corpus: true})
+	all, _, err := s.List(t.Context(), Filter{})
 	if err != nil || len(all) != 4 {
 		t.Fatal(len(all), err)
 	}

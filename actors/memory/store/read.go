@@ -102,11 +102,10 @@ func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) err
 	return read(snapshot{s, tx})
 }
 
-// entryColumns are the columns that scanEntry reads, in its order, without the last one, corpus: a list may leave it
-// out.
+// entryColumns are the columns that scanEntry reads, in its order.
 const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment,
 	respondent, agent, session, query, origin, part,
-	model, digest, flags, superseded_by, pinned, created, updated, conversation, position, speaker, happened, `
+	model, digest, flags, superseded_by, pinned, created, updated, conversation, position, speaker, happened, corpus`
 
 // storedEntry is an entry and its row number.
 type storedEntry struct {
@@ -114,8 +113,8 @@ type storedEntry struct {
 	subjects.MemoryEntry
 }
 
-// scanEntry reads a row of entryColumns and a last column for the corpus. Fields that are in other tables stay empty. A
-// list that is not valid JSON is [ErrDamaged].
+// scanEntry reads a row of entryColumns. Fields that are in other tables stay empty. A list that is not valid JSON is
+// [ErrDamaged].
 func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	var entities, flags string
 	var happened sql.NullTime
@@ -182,7 +181,7 @@ func readEntries(ctx context.Context, m querier, ids []string) (all []storedEntr
 			e, err := scanEntry(r)
 			all = append(all, e)
 			return err
-		}, "SELECT "+entryColumns+"corpus FROM entries WHERE id IN "+in, named...)
+		}, "SELECT "+entryColumns+" FROM entries WHERE id IN "+in, named...)
 		if err != nil {
 			return nil, err
 		}
