@@ -84,7 +84,7 @@ func TestCoerceArguments(t *testing.T) {
 		{"list for all", `[1,2]`, "", `the arguments must be one JSON object, got [1,2]`},
 		{"nothing", ``, "", `"text" is missing`},
 		{"null for all", `null`, "", `"text" is missing`},
-		{"no JSON", `text=a`, "", "the arguments are invalid: invalid JSON at byte 0"},
+		{"no JSON", `text=a`, "", "the arguments are invalid: invalid JSON at byte 1"},
 		{"nearly JSON", `{"text":"a",}`, "", "the arguments are invalid: invalid JSON at byte 1"},
 		{
 			"too deep", `{"text":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, "",

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"conclave/pkg/text"
@@ -52,8 +51,8 @@ func (e syntaxError) Error() string { return fmt.Sprintf("invalid JSON at byte %
 // white space behind the value, empty input and documents beyond the limits above. Keys that differ in case alone are
 // for the caller to compare with the names that it knows.
 func Parse(raw []byte) (Value, error) {
-	p := parser{in: string(raw), tree: true}
-	return p.parseDocument(nil)
+	p := parser{tree: true}
+	return p.parseDocument(raw, nil)
 }
 
 // CheckObject rejects data unless it is one JSON object without keys that are equal or differ in case alone, and within
@@ -78,8 +77,8 @@ func DecodeJSON(data []byte, v any) error {
 // DecodeValue is [DecodeJSON] for any value, a list for example. Of what v keeps as raw JSON only syntax and nesting
 // are checked: arguments that a model wrote are for their reader to judge.
 func DecodeValue(data []byte, v any) error {
-	p := parser{in: string(data), opaque: true}
-	if _, err := p.parseDocument(shapeOf(v)); err != nil {
+	p := parser{opaque: true}
+	if _, err := p.parseDocument(data, shapeOf(v)); err != nil {
 		return err
 	}
 	return decodeChecked(applyEdits(data, p.edits), v)
@@ -105,8 +104,8 @@ func decodeChecked(data []byte, v any) error {
 // DecodeStored decodes JSON that this program stored, perhaps an earlier build of it: fields that were renamed are read
 // under their former names, unknown ones are ignored.
 func DecodeStored(data []byte, v any) error {
-	p := parser{in: string(data), lenient: true}
-	if _, err := p.parseDocument(shapeOf(v)); err == nil { // otherwise the decoder returns a better error
+	p := parser{lenient: true}
+	if _, err := p.parseDocument(data, shapeOf(v)); err == nil { // otherwise the decoder returns a better error
 		data = applyEdits(data, p.edits)
 	}
 	return json.Unmarshal(data, v)
@@ -151,8 +150,8 @@ func checkObject(data []byte, s *shape) ([]byte, error) {
 	case trimmed[0] != '{':
 		return nil, DecodeError{Reason: "not a JSON object"}
 	}
-	p := parser{in: string(data)}
-	_, err := p.parseDocument(s)
+	var p parser
+	_, err := p.parseDocument(data, s)
 	if errors.As(err, new(syntaxError)) {
 		return nil, DecodeError{Reason: "not one valid JSON object"}
 	}
@@ -161,7 +160,7 @@ func checkObject(data []byte, s *shape) ([]byte, error) {
 
 // parser reads a document beside a shape.
 type parser struct {
-	in      string
+	in      string // one valid JSON value
 	at      int    // offset of the next byte
 	values  int    // parsed so far
 	tree    bool   // values have their items and members; without it only keys and nesting are checked
@@ -170,58 +169,41 @@ type parser struct {
 	edits   []edit // that replace former field names
 }
 
-func (p *parser) syntaxError() error { return syntaxError(p.at) }
-
 // parseDocument reads the only value of the document. A nil shape allows every key.
-func (p *parser) parseDocument(s *shape) (Value, error) {
-	if p.tree && !utf8.ValidString(p.in) {
+func (p *parser) parseDocument(data []byte, s *shape) (Value, error) {
+	if p.tree && !utf8.Valid(data) {
 		return Value{}, DecodeError{Reason: "invalid UTF-8"}
 	}
-	v, err := p.parseValue(s, 0)
-	if err != nil {
-		return Value{}, err
+	if !json.Valid(data) {
+		var wrong *json.SyntaxError
+		errors.As(json.Unmarshal(data, new(json.RawMessage)), &wrong)
+		return Value{}, syntaxError(max(wrong.Offset-1, 0))
 	}
-	p.skipSpace()
-	if p.at < len(p.in) {
-		return Value{}, p.syntaxError()
-	}
-	return v, nil
+	p.in = string(data)
+	return p.parseValue(s, 0)
 }
 
-// skipSpace moves to the next byte that is no JSON white space, or to the end.
-func (p *parser) skipSpace() {
-	for p.at < len(p.in) {
-		switch p.in[p.at] {
-		case ' ', '\t', '\r', '\n':
+// next skips white space and the marks between values, and returns the byte behind them.
+func (p *parser) next() byte {
+	for {
+		switch c := p.in[p.at]; c {
+		case ' ', '\t', '\r', '\n', ',', ':':
 			p.at++
 		default:
-			return
+			return c
 		}
 	}
 }
 
-// consume skips white space, then c if it is next.
-func (p *parser) consume(c byte) bool {
-	p.skipSpace()
-	if p.at < len(p.in) && p.in[p.at] == c {
-		p.at++
-		return true
-	}
-	return false
-}
-
-// parseValue skips white space and reads one value. depth counts the objects and lists around it. It rejects more than
-// maxValues values in a tree and more than maxNesting levels, unless it is lenient.
+// parseValue reads the next value. depth counts the objects and lists around it. It rejects more than maxValues values
+// in a tree and more than maxNesting levels, unless it is lenient.
 func (p *parser) parseValue(s *shape, depth int) (Value, error) {
 	p.values++
 	if p.tree && p.values > maxValues {
 		return Value{}, DecodeError{Reason: fmt.Sprintf("more than %d values", maxValues)}
 	}
-	p.skipSpace()
-	if p.at >= len(p.in) {
-		return Value{}, p.syntaxError()
-	}
-	switch c := p.in[p.at]; {
+	v := Value{Type: Boolean, Text: "true"}
+	switch c := p.next(); {
 	case (c == '{' || c == '[') && depth == maxNesting && !p.lenient: // package json has a limit of its own
 		return Value{}, errNesting
 	case c == '{':
@@ -231,36 +213,23 @@ func (p *parser) parseValue(s *shape, depth int) (Value, error) {
 	case c == '"':
 		content, err := p.parseString(p.tree)
 		return Value{Type: String, Text: content}, err
-	case c == '-' || isDigit(c):
+	case c == 'f':
+		v.Text = "false"
+	case c == 'n':
+		v = Value{Type: Null, Text: "null"}
+	case c != 't':
 		return p.parseNumber()
 	}
-	for _, word := range []string{"true", "false", "null"} {
-		if strings.HasPrefix(p.in[p.at:], word) {
-			p.at += len(word)
-			if word == "null" {
-				return Value{Type: Null, Text: word}, nil
-			}
-			return Value{Type: Boolean, Text: word}, nil
-		}
-	}
-	return Value{}, p.syntaxError()
+	p.at += len(v.Text)
+	return v, nil
 }
 
 // parseObject reads the object whose brace is at p.at. It rejects keys that the shape does not allow, equal keys,
 // compared after unescaping, and more than maxKeys of them.
 func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 	v, start := Value{Type: Object}, p.at
-	p.at++
-	if p.consume('}') {
-		v.Text = p.in[start:p.at]
-		return v, nil
-	}
 	var keys keySet
-	for {
-		p.skipSpace()
-		if p.at >= len(p.in) || p.in[p.at] != '"' {
-			return Value{}, p.syntaxError()
-		}
+	for p.at++; p.next() != '}'; {
 		from := p.at
 		key, err := p.parseString(true)
 		if err != nil {
@@ -285,9 +254,6 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 				return Value{}, DecodeError{Reason: fmt.Sprintf("more than %d keys in one object", maxKeys)}
 			}
 		}
-		if !p.consume(':') {
-			return Value{}, p.syntaxError()
-		}
 		inner, err := p.parseValue(member.shape, depth)
 		if err != nil {
 			return Value{}, err
@@ -295,14 +261,10 @@ func (p *parser) parseObject(s *shape, depth int) (Value, error) {
 		if p.tree {
 			v.Members = append(v.Members, Member{key, inner})
 		}
-		if p.consume('}') {
-			v.Text = p.in[start:p.at]
-			return v, nil
-		}
-		if !p.consume(',') {
-			return Value{}, p.syntaxError()
-		}
 	}
+	p.at++
+	v.Text = p.in[start:p.at]
+	return v, nil
 }
 
 // keySet is a set of keys of an object. The first ones are in a list, which needs no allocation, the others in a map,
@@ -339,15 +301,10 @@ func foldKey(key string) string {
 	return key
 }
 
-// parseArray reads the array whose bracket is at p.at. It rejects a comma before the end.
+// parseArray reads the array whose bracket is at p.at.
 func (p *parser) parseArray(s *shape, depth int) (Value, error) {
 	v, start := Value{Type: Array}, p.at
-	p.at++
-	if p.consume(']') {
-		v.Text = p.in[start:p.at]
-		return v, nil
-	}
-	for {
+	for p.at++; p.next() != ']'; {
 		inner, err := p.parseValue(s.element(), depth)
 		if err != nil {
 			return Value{}, err
@@ -355,157 +312,61 @@ func (p *parser) parseArray(s *shape, depth int) (Value, error) {
 		if p.tree {
 			v.Items = append(v.Items, inner)
 		}
-		if p.consume(']') {
-			v.Text = p.in[start:p.at]
-			return v, nil
-		}
-		if !p.consume(',') {
-			return Value{}, p.syntaxError()
-		}
 	}
+	p.at++
+	v.Text = p.in[start:p.at]
+	return v, nil
 }
 
-// parseString reads the string whose quote is at p.at. It rejects control characters. A string without escapes is not
-// copied, one with escapes is returned only with keep.
+// paired matches a string in which every surrogate has its pair.
+var paired = text.Pattern(`^(?:[^\\]|\\[^u]|\\u(?:[^dD]...|[dD][0-7]..|[dD][89abAB]..\\u[dD][c-fC-F]..))*$`)
+
+// parseString reads the string whose quote is at p.at. A string without escapes is not copied, one with escapes is
+// returned only with keep. It rejects an unpaired surrogate in a tree.
 func (p *parser) parseString(keep bool) (string, error) {
-	start := p.at + 1
-	for i := start; i < len(p.in); i++ {
-		switch c := p.in[i]; {
-		case c == '"':
-			p.at = i + 1
-			return p.in[start:i], nil
-		case c == '\\':
-			return p.parseEscapedString(start, i, keep)
-		case c < ' ':
-			p.at = i
-			return "", p.syntaxError()
+	start, escaped := p.at, false
+	for p.at++; p.in[p.at] != '"'; p.at++ {
+		if p.in[p.at] == '\\' {
+			escaped = true
+			p.at++
 		}
 	}
-	return "", p.syntaxError()
-}
-
-// parseEscapedString reads the string whose content begins at start and has its first escape at i; see parseString.
-func (p *parser) parseEscapedString(start, i int, keep bool) (string, error) {
-	var out []byte
-	for ; i < len(p.in); i++ {
-		switch c := p.in[i]; {
-		case c == '"':
-			p.at = i + 1
-			if !keep {
-				return "", nil
-			}
-			return string(append(out, p.in[start:i]...)), nil
-		case c < ' ':
-			p.at = i
-			return "", p.syntaxError()
-		case c != '\\':
-			continue
-		}
-		char, size, err := p.parseEscape(i)
-		if err != nil {
-			return "", err
-		}
-		if keep {
-			out = utf8.AppendRune(append(out, p.in[start:i]...), char)
-		}
-		i += size - 1
-		start = i + 1
-	}
-	p.at = len(p.in)
-	return "", p.syntaxError()
-}
-
-// escapeLetters are the one-letter escapes, escapeValues the bytes they stand for.
-const escapeLetters, escapeValues = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
-
-// parseEscape reads the escape whose backslash is at i, and returns its character and size in bytes. It rejects unknown
-// escapes and, in a tree, unpaired surrogates.
-func (p *parser) parseEscape(i int) (char rune, size int, err error) {
-	if i+1 < len(p.in) {
-		if n := strings.IndexByte(escapeLetters, p.in[i+1]); n >= 0 {
-			return rune(escapeValues[n]), 2, nil
-		}
-	}
-	char, ok := p.hexEscape(i + 1)
-	if !ok {
-		p.at = i + 1
-		return 0, 0, p.syntaxError()
-	}
-	if !utf16.IsSurrogate(char) {
-		return char, 6, nil
-	}
-	low, ok := p.hexEscape(i + 7)
-	pair := utf16.DecodeRune(char, low)
+	p.at++
+	s := p.in[start+1 : p.at-1]
 	switch {
-	case ok && p.in[i+6] == '\\' && pair != utf8.RuneError:
-		return pair, 12, nil
-	case p.tree:
-		return 0, 0, DecodeError{Reason: "unpaired surrogate in a string"}
+	case !escaped:
+		return s, nil
+	case p.tree && (strings.Contains(s, `\ud`) || strings.Contains(s, `\uD`)) && !paired().MatchString(s):
+		return "", DecodeError{Reason: "unpaired surrogate in a string"}
+	case !keep:
+		return "", nil
 	}
-	return utf8.RuneError, 6, nil
+	var content string // apart from s, which would be on the heap
+	err := json.Unmarshal([]byte(p.in[start:p.at]), &content)
+	return content, err
 }
 
-// hexEscape reads the four digits behind the u at i.
-func (p *parser) hexEscape(i int) (char rune, ok bool) {
-	if i+4 >= len(p.in) || p.in[i] != 'u' {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(p.in[i+1:i+5], 16, 16)
-	return rune(n), err == nil
-}
-
-// parseNumber reads the number at p.at as an Integer when it has no fraction in value, otherwise as a Number. It
-// rejects leading zeros and, in a tree, exponents of more than maxExponentSize digits and numbers over maxNumberBytes.
+// parseNumber reads the number at p.at as an Integer when it has no fraction in value, otherwise as a Number. In a tree
+// it rejects exponents of more than maxExponentSize digits and numbers over maxNumberBytes.
 func (p *parser) parseNumber() (Value, error) {
 	start := p.at
-	skipDigits := func() int {
-		from := p.at
-		for p.at < len(p.in) && isDigit(p.in[p.at]) {
-			p.at++
-		}
-		return p.at - from
-	}
-	if p.in[p.at] == '-' {
+	for p.at < len(p.in) && (p.in[p.at] == '+' || p.in[p.at] > ',' && p.in[p.at] != ']' && p.in[p.at] != '}') {
 		p.at++
-	}
-	zero := p.at < len(p.in) && p.in[p.at] == '0'
-	if n := skipDigits(); n == 0 || zero && n > 1 {
-		return Value{}, p.syntaxError()
-	}
-	whole, exponent := true, false
-	if p.at < len(p.in) && p.in[p.at] == '.' {
-		p.at++
-		n := skipDigits()
-		if n == 0 {
-			return Value{}, p.syntaxError()
-		}
-		whole = strings.Trim(p.in[p.at-n:p.at], "0") == ""
-	}
-	if p.at < len(p.in) && p.in[p.at]|0x20 == 'e' {
-		exponent = true
-		p.at++
-		if p.at < len(p.in) && (p.in[p.at] == '+' || p.in[p.at] == '-') {
-			p.at++
-		}
-		switch n := skipDigits(); {
-		case n == 0:
-			return Value{}, p.syntaxError()
-		case p.tree && n > maxExponentSize:
-			return Value{}, DecodeError{Reason: fmt.Sprintf("number with an exponent of more than %d digits",
-				maxExponentSize)}
-		}
-	}
-	if p.tree && p.at-start > maxNumberBytes {
-		return Value{}, DecodeError{Reason: fmt.Sprintf("number longer than %d bytes", maxNumberBytes)}
 	}
 	v := Value{Type: Integer, Text: p.in[start:p.at]}
-	if exponent && p.tree {
-		whole = v.Rat().IsInt()
+	if !p.tree {
+		return v, nil
 	}
-	if !whole {
+	mantissa, exponent, isScientific := strings.Cut(strings.ToLower(v.Text), "e")
+	_, fraction, _ := strings.Cut(mantissa, ".")
+	switch {
+	case len(strings.TrimLeft(exponent, "+-")) > maxExponentSize:
+		return Value{}, DecodeError{Reason: fmt.Sprintf("number with an exponent of more than %d digits",
+			maxExponentSize)}
+	case len(v.Text) > maxNumberBytes:
+		return Value{}, DecodeError{Reason: fmt.Sprintf("number longer than %d bytes", maxNumberBytes)}
+	case isScientific && !v.Rat().IsInt(), !isScientific && strings.Trim(fraction, "0") != "":
 		v.Type = Number
 	}
 	return v, nil
 }
-
-func isDigit(c byte) bool { return c >= '0' && c <= '9' }
