@@ -75,10 +75,36 @@ func readLines(ctx context.Context, c Call, path string, first, limit int) (stri
 		limit = maxReadLines
 	}
 	w := lineWindow{first: first, limit: limit}
-	if err := w.read(ctx, r); err != nil {
-		return "", err
+	err = eachLine(ctx, r, func(line int, part []byte) bool {
+		w.add(line, string(part))
+		return true
+	})
+	return w.render(info.Size() > maxScanBytes), err
+}
+
+// eachLine calls each with the lines of r, numbered from 1, until it returns false. Long lines come in parts, so that
+// memory is bounded.
+func eachLine(ctx context.Context, r *bufio.Reader, each func(line int, part []byte) bool) error {
+	isStart := true
+	for line := 0; ctx.Err() == nil; {
+		part, err := r.ReadSlice('\n')
+		if len(part) > 0 {
+			if isStart {
+				line++
+			}
+			isStart = part[len(part)-1] == '\n'
+			if !each(line, part) {
+				return nil
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
 	}
-	return w.render(info.Size() > maxScanBytes), nil
+	return ctx.Err()
 }
 
 // lineWindow collects a range of lines.
@@ -91,32 +117,9 @@ type lineWindow struct {
 	full         bool // no more lines fit
 }
 
-// read reads all lines of r. Long lines are read in parts, so that memory is bounded.
-func (w *lineWindow) read(ctx context.Context, r *bufio.Reader) error {
-	isStart := true
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(part) > 0 {
-			if isStart {
-				if w.line++; w.line%1000 == 0 && ctx.Err() != nil {
-					return ctx.Err()
-				}
-			}
-			w.add(string(part))
-			isStart = part[len(part)-1] == '\n'
-		}
-		switch {
-		case err == nil, errors.Is(err, bufio.ErrBufferFull):
-		case errors.Is(err, io.EOF):
-			return nil
-		default:
-			return err
-		}
-	}
-}
-
 // add adds a line or a part of one, if it is in the range and fits.
-func (w *lineWindow) add(part string) {
+func (w *lineWindow) add(line int, part string) {
+	w.line = line
 	if w.full || w.line < w.first {
 		return
 	}

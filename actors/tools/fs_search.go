@@ -3,6 +3,7 @@ package tools
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -154,8 +155,7 @@ func (s *fileSearch) searchFile(ctx context.Context, file string) error {
 	}
 	defer f.Close()
 	s.files++
-	counted := &countingReader{r: f, n: &s.bytes}
-	r := bufio.NewReaderSize(counted, 64<<10)
+	r := bufio.NewReaderSize(f, 64<<10)
 	head, err := r.Peek(sniffBytes)
 	if err != nil && !errors.Is(err, io.EOF) || !isText(head) {
 		return nil
@@ -164,30 +164,20 @@ func (s *fileSearch) searchFile(ctx context.Context, file string) error {
 	if file == s.root {
 		shown = text.OneLine(path.Base(file), maxNameShown)
 	}
-	isStart := true
-	for line := 0; s.cut == ""; {
-		part, err := r.ReadSlice('\n')
-		if len(part) > 0 {
-			if isStart {
-				line++
-			}
-			isStart = part[len(part)-1] == '\n'
-			if s.pattern.Match(bytes.TrimRight(part, "\r\n")) {
-				s.addMatch(fmt.Sprintf("%s:%d: %s", shown, line, text.OneLine(string(part), maxMatchLine)))
-			}
+	err = eachLine(ctx, r, func(line int, part []byte) bool {
+		if s.pattern.Match(bytes.TrimRight(part, "\r\n")) {
+			s.addMatch(fmt.Sprintf("%s:%d: %s", shown, line, text.OneLine(string(part), maxMatchLine)))
 		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
-			return err
-		case s.bytes > maxSearchBytes:
-			s.cut = "the limit of bytes"
-		case ctx.Err() != nil:
-			s.cut = "the time limit"
+		if s.bytes += int64(len(part)); s.bytes > maxSearchBytes {
+			s.cut = cmp.Or(s.cut, "the limit of bytes")
 		}
+		return s.cut == ""
+	})
+	if ctx.Err() != nil {
+		s.cut = cmp.Or(s.cut, "the time limit")
+		return nil
 	}
-	return nil
+	return err
 }
 
 // addMatch adds one line of the result.
@@ -216,17 +206,4 @@ func (s *fileSearch) render() string {
 			s.files))
 	}
 	return strings.Join(out, "\n")
-}
-
-// countingReader adds the bytes that it reads to n.
-type countingReader struct {
-	r io.Reader
-	n *int64
-}
-
-// Read implements [io.Reader].
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	*c.n += int64(n)
-	return n, err
 }
