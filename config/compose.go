@@ -241,6 +241,21 @@ func (c Config) newRespondent(name string) (actor.Actor, error) {
 // Tools returns the enabled tools.
 func (c Config) Tools() []*tools.Tool { return tools.Configured(c.toolConfig()) }
 
+// ToolNames returns the names of the enabled tools.
+func (c Config) ToolNames() (out []string) {
+	for _, t := range c.Tools() {
+		out = append(out, t.Name())
+	}
+	return out
+}
+
+// EnabledActors returns the actors of this build, with respondent B only where it is enabled.
+func (c Config) EnabledActors() []string {
+	return slices.DeleteFunc(slices.Clone(Actors), func(n string) bool {
+		return n == subjects.RespondentB && !c.Generator.RespondentB.Enabled
+	})
+}
+
 func (c Config) toolConfig() tools.Config {
 	return tools.Config{
 		WebSearch: c.WebSearch, WebFetch: c.WebFetch, Workspace: c.Workspace, Own: c.listenAddresses(),

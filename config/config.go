@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -349,11 +348,7 @@ func (c Config) Explain() []Setting {
 		out = append(out, Setting{Key: key, Value: value, Origin: c.Origin(key)})
 	}
 	for _, s := range c.sections() {
-		fields := listModelFields(c.Models)
-		if s.name != "models" {
-			fields = strict.Fields(reflect.ValueOf(s.value).Elem().Interface())
-		}
-		for _, f := range fields {
+		for _, f := range strict.Fields(s.value) {
 			add(s.name+"."+f.Path, f.Value)
 		}
 	}

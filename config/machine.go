@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/actors/model"
 	"conclave/actors/registry"
 	"conclave/actors/tools"
 	"conclave/actors/witness"
@@ -174,7 +175,12 @@ func (c Config) composeMachine(home bus.Home, r *Instance, state machine.State, 
 				}})
 		case name == "model":
 			specs = append(specs, actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-				return newExecutor(c.Models, state.Machine)
+				// the local Ollama and no other server: a machine has no credentials
+				b, err := newBackend(c.Models, model.Ollama, c.Models.Ollama, nil)
+				if err != nil {
+					return nil, err
+				}
+				return model.NewExecutor(state.Machine, c.Models.Ollama, b)
 			}})
 		default:
 			if !slices.Contains(Actors, name) {

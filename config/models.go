@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -49,57 +48,6 @@ func mergeMaps[V any](base, over map[string]V) map[string]V {
 	maps.Copy(all, base)
 	maps.Copy(all, over)
 	return all
-}
-
-// listModelFields lists every setting of the models, by path and sorted within a group. Options that are not set are
-// left out.
-func listModelFields(c model.Config) []strict.Field {
-	var out []strict.Field
-	add := func(path, value string) { out = append(out, strict.Field{Path: path, Value: value}) }
-	for _, group := range []struct {
-		name string
-		all  map[string]string
-	}{{"roles", c.Roles}, {"hints", c.Hints}} {
-		for _, key := range strict.SortedKeys(group.all) {
-			add(strict.JoinPath(group.name, key), group.all[key])
-		}
-	}
-	add("keep", strings.Join(c.Keep, ", "))
-	options := func(path string, o model.Options) {
-		for _, f := range []struct {
-			key   string
-			given bool
-			value func() string
-		}{
-			{"window", o.Window != 0, func() string { return fmt.Sprint(o.Window) }},
-			{"predict", o.Predict != 0, func() string { return fmt.Sprint(o.Predict) }},
-			{"keep_alive", o.KeepAlive != "", func() string { return o.KeepAlive }},
-			{"temperature", o.Temperature != nil, func() string { return o.Temperature.String() }},
-			{"stream", o.Stream != nil, func() string { return fmt.Sprint(*o.Stream) }},
-			{"query_prefix", o.QueryPrefix != "", func() string { return o.QueryPrefix }},
-			{"document_prefix", o.DocumentPrefix != "", func() string { return o.DocumentPrefix }},
-			{"small", o.Small != nil, func() string { return fmt.Sprint(*o.Small) }},
-			{"calls", o.Calls != "", func() string { return o.Calls }},
-			{"grades", o.Grades != nil, func() string { return fmt.Sprint(*o.Grades) }},
-		} {
-			if f.given {
-				add(path+"."+f.key, f.value())
-			}
-		}
-	}
-	options("defaults", c.Defaults)
-	for _, name := range strict.SortedKeys(c.Models) {
-		options(strict.JoinPath("models", name), c.Models[name])
-	}
-	add("allow_remote", strings.Join(c.Remote, ", "))
-	add("demo_model", c.DemoModel)
-	servers := c.Servers()
-	for _, name := range strict.SortedKeys(servers) {
-		for _, f := range strict.Fields(servers[name]) {
-			add(name+"."+f.Path, f.Value)
-		}
-	}
-	return out
 }
 
 // keyLookup returns the credential of a name.
@@ -191,16 +139,6 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 		return genai.New(genai.Config{URL: s.URL, Key: key})
 	}
 	return nil, fmt.Errorf("unknown server")
-}
-
-// newExecutor returns the model actor of a machine that joined a hub. It uses the local Ollama and no other server: it
-// has no credentials.
-func newExecutor(c model.Config, machine string) (actor.Actor, error) {
-	b, err := newBackend(c, model.Ollama, c.Ollama, nil)
-	if err != nil {
-		return nil, err
-	}
-	return model.NewExecutor(machine, c.Ollama, b)
 }
 
 // newModel returns the model actor with its servers, the built-in demo model and its audit writer. It rejects an

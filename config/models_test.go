@@ -22,6 +22,7 @@ import (
 	"conclave/pkg/model/scripted"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -176,7 +177,7 @@ func TestModelFields(t *testing.T) {
 	c := shippedModels(t)
 	c.Google = &model.Server{Key: "google"}
 	got := map[string]string{}
-	for _, f := range listModelFields(c) {
+	for _, f := range strict.Fields(c) {
 		got[f.Path] = f.Value
 	}
 	for path, want := range map[string]string{

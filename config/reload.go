@@ -91,46 +91,35 @@ func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
-// check applies a change. With settled it does so only when the previous check saw the same bytes.
+// check applies a change and calls notify, which must not check. An unreadable or invalid file is an error and keeps
+// the rules. With settled, a file that was handled already, or that the previous check did not see, is not judged: no
+// error then.
 func (r *Reloader) check(settled bool) error {
-	done, news := r.update(settled)
-	if news && r.notify != nil {
-		r.notify(done)
-	}
-	return done.Err
-}
-
-// update is check without notify, which may call check itself. news is set when the file differs from the last one that
-// was applied or rejected. An unreadable or invalid file sets done.Err and keeps the rules. With settled, a file that
-// was handled already, or that the previous check did not see, is not judged: done.Err is nil then, even if it is
-// invalid.
-func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	done = Reloaded{File: filepath.Join(r.dir, "manifest.yaml")}
 	data, ok, err := r.readManifest()
 	key := fingerprint(data, ok, err)
 	was := r.seen
 	r.seen = key
 	if settled && (key == r.handled || key != was) {
-		return done, false
+		return nil
 	}
-	news = key != r.handled
+	isNew := key != r.handled
 	r.handled = key
+	done := Reloaded{File: filepath.Join(r.dir, "manifest.yaml")}
+	var m policy.Manifest
 	if err != nil {
 		done.Err = fmt.Errorf("reading the manifest: %w; the previous rules stay", err)
-		return done, news
+	} else if m, done.Err = r.parseManifest(data, ok); done.Err == nil {
+		done.Unserved = m.UnservedTools()
 	}
-	m, err := r.parseManifest(data, ok)
-	if err != nil {
-		done.Err = err
-		return done, news
-	}
-	done.Unserved = m.UnservedTools()
-	if news {
+	if isNew && done.Err == nil {
 		r.book.Replace(policy.Rules{Manifest: m, Chain: m.Chain(r.env)})
 	}
-	return done, news
+	if isNew && r.notify != nil {
+		r.notify(done)
+	}
+	return done.Err
 }
 
 // readManifest returns the user's manifest, and false when there is none and the shipped one is in force. That the

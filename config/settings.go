@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"conclave/actors/model"
 	"conclave/actors/registry"
@@ -122,28 +122,19 @@ type liveSettings struct {
 	restart func(ctx context.Context, actor string) (found bool, err error)
 
 	changing sync.Mutex
-	mu       sync.Mutex
-	inForce  Config
+	inForce  atomic.Pointer[Config]
 }
 
 // newLiveSettings returns the settings of a system that runs with c. restart restarts the actors of a name of this
 // process.
 func newLiveSettings(c Config, home bus.Home, restart func(context.Context, string) (bool, error)) *liveSettings {
-	return &liveSettings{home: home, restart: restart, inForce: c}
+	s := &liveSettings{home: home, restart: restart}
+	s.inForce.Store(&c)
+	return s
 }
 
 // config returns the configuration in force.
-func (s *liveSettings) config() Config {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.inForce
-}
-
-func (s *liveSettings) setConfig(c Config) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inForce = c
-}
+func (s *liveSettings) config() Config { return *s.inForce.Load() }
 
 // ListSettings implements [registry.Settings]. No setting is a secret: the loader accepts names of credentials only,
 // and no address with a password.
@@ -293,9 +284,9 @@ func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, va
 		if err != nil {
 			return none, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 		}
-		s.setConfig(next)
+		s.inForce.Store(&next)
 		if restarted, err = s.restartActors(ctx, section); err != nil {
-			s.setConfig(was)
+			s.inForce.Store(&was)
 			back := edit.undo()
 			if _, again := s.restartActors(ctx, section); again != nil || back != nil {
 				return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value "+
@@ -352,41 +343,14 @@ func (c Config) withValue(path, value string) (Config, error) {
 // settingFields lists the settings in force with their types, and the roles without a model.
 func (c Config) settingFields() []strict.Field {
 	var out []strict.Field
-	types := map[string]string{}
-	for i, t := 0, reflect.TypeFor[model.Options](); i < t.NumField(); i++ {
-		types[t.Field(i).Tag.Get("yaml")] = strict.TypeName(t.Field(i).Type)
-	}
-	server := map[string]string{}
-	for _, f := range strict.Fields(c.Models.Ollama) {
-		server[f.Path] = f.Type
-	}
 	for _, s := range c.sections() {
-		if s.name != "models" {
-			for _, f := range strict.Fields(reflect.ValueOf(s.value).Elem().Interface()) {
-				f.Path = s.name + "." + f.Path
-				out = append(out, f)
-			}
-			continue
-		}
 		for _, role := range model.Roles {
-			if _, ok := c.Models.Roles[role]; !ok {
+			if _, ok := c.Models.Roles[role]; !ok && s.name == "models" {
 				out = append(out, strict.Field{Path: "models.roles." + role, Type: "text"})
 			}
 		}
-		for _, f := range listModelFields(c.Models) {
-			last := f.Path[strings.LastIndex(f.Path, ".")+1:]
-			first, _, _ := strings.Cut(f.Path, ".")
-			switch first {
-			case "roles", "hints", "demo_model":
-				f.Type = "text"
-			case "keep", "allow_remote":
-				f.Type = "list"
-			case "defaults", "models":
-				f.Type = types[last]
-			default:
-				f.Type = server[last]
-			}
-			f.Path = "models." + f.Path
+		for _, f := range strict.Fields(s.value) {
+			f.Path = s.name + "." + f.Path
 			out = append(out, f)
 		}
 	}

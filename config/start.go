@@ -320,7 +320,7 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 	if r.settings == nil {
 		r.settings = newLiveSettings(c, home, r.System.Restart)
 	} else {
-		r.settings.setConfig(c)
+		r.settings.inForce.Store(&c)
 	}
 	c.wiring.settings = r.settings
 	cfg, err := r.actorConfig(c, "", log)

@@ -75,19 +75,21 @@ type Config struct {
 // Options are the options of every request to a model. Window and KeepAlive never vary: with another value the server
 // would load the model again.
 type Options struct {
-	Window      int             `yaml:"window"`      // context in tokens; the zero value of each field = the default
-	Predict     int             `yaml:"predict"`     // most tokens of an answer; a request may ask for less
-	KeepAlive   string          `yaml:"keep_alive"`  // how long it stays loaded: 5m, or -1 for ever
-	Temperature *strict.Decimal `yaml:"temperature"` // unless a request has one; nil = the model's own
-	Stream      *bool           `yaml:"stream"`      // replies are streamed
-	Small       *bool           `yaml:"small"`       // it may run beside a large one
-	Calls       string          `yaml:"calls"`       // how it calls tools: auto, native, constrained; "" = auto
+	// context in tokens; the zero value of each field = the default
+	Window      int             `yaml:"window,omitempty"`
+	Predict     int             `yaml:"predict,omitempty"`     // most tokens of an answer; a request may ask for less
+	KeepAlive   string          `yaml:"keep_alive,omitempty"`  // how long it stays loaded: 5m, or -1 for ever
+	Temperature *strict.Decimal `yaml:"temperature,omitempty"` // unless a request has one; nil = the model's own
+	Stream      *bool           `yaml:"stream,omitempty"`      // replies are streamed
+	Small       *bool           `yaml:"small,omitempty"`       // it may run beside a large one
+	// how it calls tools: auto, native, constrained; "" = auto
+	Calls string `yaml:"calls,omitempty"`
 	// it reads images; nil = as its server reports, and false where it does not
-	Vision *bool `yaml:"vision"`
-	Grades *bool `yaml:"grades"` // it was made to grade; see [Model.listCandidates]
+	Vision *bool `yaml:"vision,omitempty"`
+	Grades *bool `yaml:"grades,omitempty"` // it was made to grade; see [Model.listCandidates]
 	// Prefixes that an embedding model was trained with, before a query and before a text that is searched.
-	QueryPrefix    string `yaml:"query_prefix"`
-	DocumentPrefix string `yaml:"document_prefix"`
+	QueryPrefix    string `yaml:"query_prefix,omitempty"`
+	DocumentPrefix string `yaml:"document_prefix,omitempty"`
 }
 
 // WithDefaults returns o with its unset fields taken from defaults.

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/subjects"
 )
@@ -59,7 +58,7 @@ lists the actors.`,
 // conclave up runs on this data folder with another server: both would write the same audit anchors. names must be
 // known; health is the socket of health checks, "" for none.
 func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) error {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
@@ -93,7 +92,7 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 
 // runnableActors are the names that conclave actor accepts: the actors of this build and the enabled tools.
 func runnableActors(a *cli.App) []string {
-	return append(slices.Clone(config.Actors), userconfig.ToolNames(userconfig.LoadNames(a))...)
+	return append(slices.Clone(config.Actors), a.NamingConfig().ToolNames()...)
 }
 
 // actorTexts describe the actors.
@@ -119,7 +118,7 @@ func listActors(a *cli.App) error {
 	for _, n := range config.Actors {
 		all = append(all, listed{n, "actor", actorTexts[n]})
 	}
-	for _, t := range userconfig.LoadNames(a).Tools() {
+	for _, t := range a.NamingConfig().Tools() {
 		text, _, _ := strings.Cut(strings.ReplaceAll(t.Schema().Description, "\n", " "), ". ")
 		all = append(all, listed{t.Name(), "tool", text + "."})
 	}

@@ -181,7 +181,8 @@ func isAmong(all []subjects.ApprovalRequest, id string) bool {
 func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client, prefix string) error {
 	id, err := c.FindApproval(ctx, prefix)
 	if err != nil {
-		return cli.IgnoreInterrupt(ctx, approvalError(a, prefix, err))
+		return cli.IgnoreInterrupt(ctx, findError("request", prefix, "list them with "+a.Program()+" approve",
+			cli.BrokerError("the approvals", err)))
 	}
 	keyboard, asks := term.Keyboard(a.In)
 	if !o.deny && !o.yes && (a.JSON || !asks) {
@@ -277,11 +278,6 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, q subjects.Appro
 		o.session, o.always = d.Remember == subjects.RememberSession, d.Remember == subjects.RememberAlways
 	}
 	return ok, nil
-}
-
-// approvalError explains an error of looking up a request by id or prefix.
-func approvalError(a *cli.App, id string, err error) error {
-	return findError("request", id, "list them with "+a.Program()+" approve", cli.BrokerError("the approvals", err))
 }
 
 // findError explains an error of looking up a thing by id or prefix: unknown or ambiguous. fix says how to list the

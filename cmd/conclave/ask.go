@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"conclave/cmd/conclave/internal/chat"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
@@ -126,7 +126,7 @@ func askCommand(a *cli.App) *cobra.Command {
 	o.defineCommittee(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...),
-		"disable-tool": userconfig.CompleteTools(a), "hint": cli.Words(subjects.Hints...),
+		"disable-tool": a.CompleteTools(), "hint": cli.Words(subjects.Hints...),
 	})
 	return cmd
 }
@@ -177,7 +177,7 @@ func (o *askFlags) check(a *cli.App, words []string) error {
 	case len(q.Reference) > maxReference || !utf8.ValidString(q.Reference):
 		return cli.Usage("--reference: at most %s of text", term.Bytes(maxReference))
 	}
-	if err := cli.FirstError(cli.CheckID("session", q.Session), cli.CheckTimeout(q.Timeout, "5m")); err != nil {
+	if err := cmp.Or(cli.CheckID("session", q.Session), cli.CheckTimeout(q.Timeout, "5m")); err != nil {
 		return err
 	}
 	if q.Model != "" {
@@ -389,7 +389,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		}
 		return query.Grade(ctx, gradeWait)
 	})
-	return cli.FirstError(a.Out.Err, answerError(a, res))
+	return cmp.Or(a.Out.Err, answerError(a, res))
 }
 
 // gradeWindow is how long ask waits for the grade after the answer: --grade-wait where it was given, else the default

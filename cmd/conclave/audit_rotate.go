@@ -9,7 +9,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 )
@@ -41,7 +40,7 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 	if err := checkAuditExists(a); err != nil {
 		return err
 	}
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}

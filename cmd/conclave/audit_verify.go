@@ -17,7 +17,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
@@ -122,7 +121,7 @@ func parseHeads(texts []string) (kept []audit.KeptHead, err error) {
 // loadKeptHeads returns the heads that the configured stores and the event log of a running system hold. A store that
 // cannot be read is reported on stderr and left out: the rest of the log can be verified nevertheless.
 func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	var stores []auditlog.HeadStore
 	if err == nil {
 		stores, err = cfg.HeadStores(a.Home)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/pkg/strict"
@@ -46,9 +46,9 @@ or does not answer.`,
   echo '{"timezone":"UTC"}' | conclave call get_datetime - --json
   conclave call --parked 3f9c01d2a4b5c6d7e8f9a0b1c2d3e4f5 > page.txt`,
 		Args:              cli.Args(cobra.RangeArgs(0, 2)),
-		ValidArgsFunction: cli.FirstArg(userconfig.CompleteTools(a)),
+		ValidArgsFunction: cli.FirstArg(a.CompleteTools()),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"), cli.CheckID("id", session),
+			if err := cmp.Or(cli.CheckTimeout(timeout, "60s"), cli.CheckID("id", session),
 				cli.CheckID("id", query)); err != nil {
 				return err
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
@@ -131,7 +129,7 @@ func ensureKeys(a *cli.App) (all []publicKey, created int, err error) {
 // createCluster creates missing keys, writes the folders of the servers of a cluster and prints the commands that
 // follow. hosts are their client addresses.
 func createCluster(a *cli.App, hosts []string) error {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
@@ -162,7 +160,7 @@ func printKeys(a *cli.App, out keysReport, created int, wrote string, start []st
 			fmt.Fprintln(a.Out, command)
 		}
 		fmt.Fprintf(a.Out, "conclave provision%s%s\n", server, a.FolderFlags())
-		actors := userconfig.EnabledActors(userconfig.LoadNames(a))
+		actors := a.NamingConfig().EnabledActors()
 		fmt.Fprintf(a.Out, "conclave actor %s%s%s\n", strings.Join(actors, " "), server, a.FolderFlags())
 	})
 }
@@ -170,7 +168,7 @@ func printKeys(a *cli.App, out keysReport, created int, wrote string, start []st
 // createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that
 // follow. listen is host:port, "" for the setting; port 0 becomes 4222.
 func createKeys(a *cli.App, listen string) error {
-	cfg, err := userconfig.Load(a, map[string]string{"system.listen": listen})
+	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
 	if err != nil {
 		return err
 	}
@@ -238,7 +236,7 @@ type provisionReport struct {
 // the streams there it changes nothing and succeeds; with both missing it fails and names the way back. It waits ten
 // seconds for a server that does not answer, and fails when the data folder is locked.
 func provisionServer(ctx context.Context, a *cli.App) error {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
@@ -359,10 +357,10 @@ func parseKeyExport(a *cli.App, text string) (keyExport, error) {
 		switch {
 		case n == "tools":
 			roles = nil
-			for _, tool := range userconfig.ToolNames(userconfig.LoadNames(a)) {
+			for _, tool := range a.NamingConfig().ToolNames() {
 				roles = append(roles, subjects.ToolRole(tool))
 			}
-		case slices.Contains(userconfig.ToolNames(userconfig.LoadNames(a)), n):
+		case slices.Contains(a.NamingConfig().ToolNames(), n):
 			roles = []string{subjects.ToolRole(n)}
 		}
 		roles = slices.DeleteFunc(roles, func(r string) bool { return !slices.Contains(lasting, r) })
@@ -436,26 +434,14 @@ func copyKeys(from bus.Home, e keyExport) error {
 		}
 	}
 	for name, source := range keep {
-		if err := copyKey(source, filepath.Join(to.Keys().Dir, name)); err != nil {
+		key, err := os.ReadFile(source)
+		if err == nil {
+			err = file.Replace(filepath.Join(to.Keys().Dir, name), key)
+			clear(key)
+		}
+		if err != nil {
 			return fmt.Errorf("exporting keys: %w", err)
 		}
 	}
 	return nil
-}
-
-// copyKey copies a key file, mode 0600, which appears complete or not at all. An equal file is left alone.
-func copyKey(from, to string) error {
-	key, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	defer clear(key)
-	old, err := os.ReadFile(to)
-	if err == nil && bytes.Equal(old, key) {
-		return os.Chmod(to, 0o600)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return file.Replace(to, key)
 }

@@ -15,7 +15,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
@@ -184,7 +183,7 @@ reachable, the actors wait and the connection is repeated.`,
   conclave join`,
 		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, v []string) error {
-			cfg, err := userconfig.Load(a, nil)
+			cfg, err := a.LoadConfig(nil)
 			if err != nil {
 				return err
 			}

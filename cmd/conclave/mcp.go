@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +19,6 @@ import (
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
@@ -88,10 +85,17 @@ func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 	folder := ""
 	if server.Command != "" {
 		kept := filepath.Join(o.Folder, name)
-		if o.Folder, err = makeTestFolder(o.Folder + "-test"); err != nil {
-			return nil, err
+		runs := o.Folder + "-test"
+		if err = file.MakeFolder(runs); err == nil {
+			o.Folder, err = os.MkdirTemp(runs, "run-")
 		}
-		defer func() { err = errors.Join(err, removeTestFolder(o.Folder)) }()
+		if err != nil {
+			return nil, fmt.Errorf("making the working folder: %w; set folder in mcp.yaml", err)
+		}
+		defer func() {
+			err = errors.Join(err, os.RemoveAll(o.Folder))
+			_ = os.Remove(runs) // unless another run uses it
+		}()
 		folder = filepath.Join(o.Folder, name)
 		o.Server = moveServer(server, kept, folder)
 	}
@@ -132,23 +136,6 @@ func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 	return refused, err
 }
 
-// makeTestFolder makes a new folder for one run in the folder at path, which it makes when it is missing.
-func makeTestFolder(path string) (string, error) {
-	if err := file.MakeFolder(path); err != nil {
-		return "", fmt.Errorf("making the working folder: %w; set folder in mcp.yaml", err)
-	}
-	return os.MkdirTemp(path, "run-")
-}
-
-// removeTestFolder removes a folder of [makeTestFolder], and the one that it is in unless another run uses that.
-func removeTestFolder(path string) error {
-	if err := os.RemoveAll(path); err != nil {
-		return fmt.Errorf("removing the working folder of this run: %w", err)
-	}
-	_ = os.Remove(filepath.Dir(path))
-	return nil
-}
-
 // moveServer returns the settings of a program with another working folder where its environment and arguments name the
 // kept one: a file in that folder is not visible in a run that has a folder of its own.
 func moveServer(s mcp.Server, kept, folder string) mcp.Server {
@@ -164,25 +151,9 @@ func moveServer(s mcp.Server, kept, folder string) mcp.Server {
 
 // movePath replaces the path from, and paths below it, by to in v. It leaves paths that only begin or end alike.
 func movePath(v, from, to string) string {
-	isName := func(r rune) bool {
-		return r == '.' || r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r)
-	}
-	var b strings.Builder
-	for {
-		before, after, ok := strings.Cut(v, from)
-		b.WriteString(before)
-		if !ok {
-			return b.String()
-		}
-		next, _ := utf8.DecodeRuneInString(after)
-		last, _ := utf8.DecodeLastRuneInString(b.String())
-		if isName(next) || isName(last) || last == '/' {
-			b.WriteString(from)
-		} else {
-			b.WriteString(to)
-		}
-		v = after
-	}
+	path := regexp.MustCompile(`(^|[^\pL\p{Nd}._/-])` + regexp.QuoteMeta(from) + `($|[^\pL\p{Nd}._-])`)
+	with := "${1}" + strings.ReplaceAll(to, "$", "$$") + "${2}"
+	return path.ReplaceAllString(path.ReplaceAllString(v, with), with) // two paths may share what is between them
 }
 
 // inspectMCP returns what a server offers.
@@ -287,7 +258,7 @@ var missingFile = regexp.MustCompile(`(?i)\bENOENT\b|no such file`)
 // testServer prints what a server offers, and calls a tool unless it is "", with args, a JSON object. A tool that the
 // server does not list is not called.
 func testServer(ctx context.Context, a *cli.App, name, tool, args string) error {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
@@ -364,7 +335,7 @@ can no longer be called, and deletes its key. Credentials stay in the keyring.`,
 // removeServer revokes the account of a server and removes its settings. It returns what was removed. A server that was
 // not added has no account: its settings are removed also while conclave does not run.
 func removeServer(ctx context.Context, a *cli.App, name string) (said string, err error) {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return "", err
 	}
@@ -436,6 +407,6 @@ func awaitStop(ctx context.Context, c *client.Client, tools []string) bool {
 // completeServers completes the names of configured servers.
 func completeServers(a *cli.App) cli.Completion {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return strict.SortedKeys(userconfig.LoadNames(a).MCP.Servers), cobra.ShellCompDirectiveNoFileComp
+		return strict.SortedKeys(a.NamingConfig().MCP.Servers), cobra.ShellCompDirectiveNoFileComp
 	}
 }

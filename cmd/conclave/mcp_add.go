@@ -14,7 +14,6 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/client"
 	"conclave/pkg/policy"
@@ -118,7 +117,7 @@ var downloaders = []string{"npx", "pnpx", "bunx", "uvx", "pipx"}
 
 // addServer adds a server, or its new tools when it was added before.
 func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choice mcpChoice) error {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}

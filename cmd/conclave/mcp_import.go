@@ -17,7 +17,6 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/file"
 	"conclave/pkg/firewall"
@@ -125,43 +124,24 @@ func readForeign(path string) (map[string]foreignServer, error) {
 
 // stripComments removes the comments of JSON with comments, and replaces tabs, which YAML rejects between values.
 func stripComments(s string) string {
-	var b strings.Builder
-	inText := false
-	for i := 0; i < len(s); i++ {
-		switch {
-		case inText && s[i] == '\\' && i+1 < len(s):
-			b.WriteByte(s[i])
-			i++
-			b.WriteByte(s[i])
-			continue
-		case s[i] == '"':
-			inText = !inText
-		case inText:
-		case strings.HasPrefix(s[i:], "//"):
-			for i < len(s) && s[i] != '\n' {
-				i++
-			}
-			b.WriteByte('\n')
-			continue
-		case strings.HasPrefix(s[i:], "/*"):
-			if end := strings.Index(s[i+2:], "*/"); end >= 0 {
-				i += end + 3
-				continue
-			}
-			return b.String()
-		case s[i] == '\t':
-			b.WriteByte(' ')
-			continue
+	return textOrComment.ReplaceAllStringFunc(s, func(part string) string {
+		switch part[0] {
+		case '"':
+			return part
+		case '\t':
+			return " "
 		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
+		return ""
+	})
 }
+
+// textOrComment matches a text of JSON, a comment or a tab.
+var textOrComment = regexp.MustCompile(`"(?:\\.|[^"\\])*"|//[^\n]*|(?s:/\*.*?(?:\*/|$))|\t`)
 
 // importServers writes the servers with a valid form to mcp.yaml, and their credentials to the keyring. The error says
 // which servers were left out and why; done lists the others.
 func importServers(ctx context.Context, a *cli.App, found map[string]foreignServer) (done []mcpImported, err error) {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/logfile"
@@ -72,7 +71,7 @@ Status of a server that was added:
 
 // listServers returns the servers of mcp.yaml by name.
 func listServers(ctx context.Context, a *cli.App) ([]mcpState, error) {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return nil, err
 	}

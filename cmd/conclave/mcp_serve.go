@@ -20,7 +20,6 @@ import (
 
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/file"
 )
 
@@ -41,7 +40,7 @@ yours.`,
 			if (name == "") == !asUser {
 				return cli.Usage("give --client with the name of a client, or --as-user")
 			}
-			cfg, err := userconfig.Load(a, nil)
+			cfg, err := a.LoadConfig(nil)
 			if err != nil {
 				return err
 			}

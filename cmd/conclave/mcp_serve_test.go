@@ -16,7 +16,6 @@ import (
 
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 )
 
 // endingReader closes ended before it returns the end of its text.
@@ -76,7 +75,7 @@ func TestMCPServeWithoutToken(t *testing.T) {
 	var out bytes.Buffer
 	a := cli.New(strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`+"\n"), &out, io.Discard)
 	a.Home.Data, a.Home.Config = t.TempDir(), t.TempDir()
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

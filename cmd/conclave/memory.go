@@ -134,7 +134,7 @@ or --all says otherwise. Filters combine; --text searches name, description and 
 			case all && filter.State != "":
 				return cli.Usage("--all and --state exclude each other")
 			}
-			if err := cli.FirstError(cli.OneOf("kind", filter.Kind, client.MemoryKinds...),
+			if err := cmp.Or(cli.OneOf("kind", filter.Kind, client.MemoryKinds...),
 				cli.OneOf("state", filter.State, client.MemoryStates...),
 				cli.OneOf("trust", filter.Trust, client.MemoryTrust...)); err != nil {
 				return err
@@ -221,7 +221,7 @@ With --json it prints one document with hits, notes and the time it took.`,
 			case q.Max < 0:
 				return cli.Usage("--max %d: give a number, or 0 for the default", q.Max)
 			}
-			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"),
+			if err := cmp.Or(cli.CheckTimeout(timeout, "60s"),
 				cli.OneOf("kind", q.Kind, client.MemoryKinds...)); err != nil {
 				return err
 			}
@@ -305,9 +305,8 @@ from. With --json it prints one document with relations.`,
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				relations, err := c.MemoryGraph(cmd.Context(), strings.TrimSpace(strings.Join(v, " ")), limit)
-				return a.Print(struct {
-					Relations []subjects.Relation `json:"relations"`
-				}{relations}, a.MemoryError(err), func() { view.MemoryGraph(a.Streams, relations) })
+				return a.Print(map[string]any{"relations": relations}, a.MemoryError(err),
+					func() { view.MemoryGraph(a.Streams, relations) })
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,

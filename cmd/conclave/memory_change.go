@@ -52,10 +52,8 @@ func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command 
 				if same := len(ids) - changed - len(missing); same > 0 {
 					text += fmt.Sprintf("; %d unchanged", same)
 				}
-				return cli.FirstError(a.Print(struct {
-					Changed int      `json:"changed"`
-					Missing []string `json:"missing"`
-				}{changed, missing}, nil, a.Saying("%s", text)), missingMemories(a, missing))
+				report := map[string]any{"changed": changed, "missing": missing}
+				return cmp.Or(a.Print(report, nil, a.Saying("%s", text)), missingMemories(a, missing))
 			})
 		},
 	}
@@ -147,7 +145,7 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.
 		err = cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")),
 			"rephrase it")
 	}
-	return cli.FirstError(err, a.Print(w, nil, func() {
+	return cmp.Or(err, a.Print(w, nil, func() {
 		if err == nil {
 			view.MemoryWritten(a.Streams, w, notes)
 		}
@@ -267,7 +265,7 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 	for _, e := range entries {
 		out.Forgotten = append(out.Forgotten, e.ID)
 	}
-	return cli.FirstError(missingMemories(a, missing), a.Print(out, nil, func() {
+	return cmp.Or(missingMemories(a, missing), a.Print(out, nil, func() {
 		for _, e := range entries {
 			a.Say("forgotten: %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))
 		}

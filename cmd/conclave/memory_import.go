@@ -148,9 +148,7 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	for f := range p.importAll(ctx, files, stop) {
-		p.add(f)
-	}
+	p.importAll(ctx, files, stop)
 	if ctx.Err() == nil {
 		if err := p.removeGone(ctx, paths, files); err != nil {
 			return p.MemoryError(err)
@@ -172,42 +170,35 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 	return printed
 }
 
-// importAll imports files, p.jobs at once, and yields the results in the order of the files. When memory is gone it
-// calls stop, which must cancel ctx; the end of ctx ends it, without the results that are missing then. It returns when
-// all workers have ended.
-func (p *importer) importAll(ctx context.Context, files []document.File,
-	stop context.CancelCauseFunc,
-) iter.Seq[importedFile] {
+// importAll imports files, p.jobs at once, and adds the results in the order of the files. When memory is gone it calls
+// stop, which must cancel ctx; the end of ctx ends it, without the results that are missing then. It returns when all
+// workers have ended.
+func (p *importer) importAll(ctx context.Context, files []document.File, stop context.CancelCauseFunc) {
 	exports := areExports(files)
-	return func(yield func(importedFile) bool) {
-		results := make([]chan importedFile, len(files))
-		for i := range results {
-			results[i] = make(chan importedFile, 1)
-		}
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		var next atomic.Int64
-		for range min(p.jobs, len(files)) {
-			wg.Go(func() {
-				for i := next.Add(1) - 1; i < int64(len(files)) && ctx.Err() == nil; i = next.Add(1) - 1 {
-					r, err := p.importFile(ctx, files[i], exports)
-					if errors.Is(err, cli.ErrNoMemory) {
-						stop(err)
-					}
-					results[i] <- r
+	results := make([]chan importedFile, len(files))
+	for i := range results {
+		results[i] = make(chan importedFile, 1)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var next atomic.Int64
+	for range min(p.jobs, len(files)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(files)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				r, err := p.importFile(ctx, files[i], exports)
+				if errors.Is(err, cli.ErrNoMemory) {
+					stop(err)
 				}
-			})
-		}
-		for _, c := range results {
-			select {
-			case r := <-c:
-				if !yield(r) {
-					stop(context.Canceled)
-					return
-				}
-			case <-ctx.Done():
-				return
+				results[i] <- r
 			}
+		})
+	}
+	for _, c := range results {
+		select {
+		case r := <-c:
+			p.add(r)
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -253,12 +244,7 @@ func hasFileBelow(files []document.File, folder string) bool {
 // be meant: every file was named by the user, and all of them are exports. One that was found in a folder or is beside
 // a document is not. It is true for no files.
 func areExports(files []document.File) bool {
-	for _, f := range files {
-		if !isExport(f) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(files, func(f document.File) bool { return !isExport(f) })
 }
 
 // isExport reports whether the user named the file, it ends in .jsonl, and its first entry is valid. The rest is not
@@ -319,7 +305,7 @@ func (p *importer) importFile(ctx context.Context, f document.File, asExport boo
 // started. Entries are untrusted unless p.trusted is set.
 func (p *importer) restore(ctx context.Context, path string, r *importedFile) error {
 	for _, err := range readExportFile(path) {
-		if err := cli.FirstError(err, ctx.Err()); err != nil {
+		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again 
 		Args:              cli.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: cli.FirstArg(completeMissingModels(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := cli.FirstError(cli.CheckModel(v[0]), cli.CheckTimeout(timeout, "2h")); err != nil {
+			if err := cmp.Or(cli.CheckModel(v[0]), cli.CheckTimeout(timeout, "2h")); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)

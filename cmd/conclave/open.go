@@ -12,7 +12,6 @@ import (
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 )
@@ -45,7 +44,7 @@ The exit code is 4 if conclave is not running.`,
   conclave open --json | jq -r .url`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := userconfig.Load(a, nil)
+			cfg, err := a.LoadConfig(nil)
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,6 @@ import (
 	"conclave/actors/broker/replay"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
@@ -50,7 +49,7 @@ With --json it prints one document: allowed, denial, asks, layers, monitored.`,
   conclave policy explain web_search '{"query":"tides"}' --as orchestrator.coder-1
   conclave policy explain web_fetch '{"url":"https://example.org"}' --session notes --json`,
 		Args:              cli.Args(cobra.RangeArgs(1, 2)),
-		ValidArgsFunction: cli.FirstArg(userconfig.CompleteTools(a)),
+		ValidArgsFunction: cli.FirstArg(a.CompleteTools()),
 		RunE: func(cmd *cobra.Command, v []string) (err error) {
 			call.Tool = v[0]
 			if subjects.CheckToken(call.Tool) != nil {
@@ -158,7 +157,7 @@ prints one document: calls, unchanged, changed, changes, cannot_be_judged, damag
 				if err != nil {
 					return err
 				}
-				rules, err := userconfig.LoadNames(a).ReplayRules(m, a.Home, principals)
+				rules, err := a.NamingConfig().ReplayRules(m, a.Home, principals)
 				if err != nil {
 					return err
 				}

@@ -63,7 +63,7 @@ is counted later. A rating of an unknown answer is rejected with exit code 1.`,
 			case o.wait < 0 || o.wait > time.Minute:
 				return cli.Usage("--wait %s: between 0s and 1m", o.wait)
 			}
-			if err := cli.FirstError(cli.CheckID("query", o.feedback.QueryID),
+			if err := cmp.Or(cli.CheckID("query", o.feedback.QueryID),
 				cli.CheckID("session", o.session)); err != nil {
 				return err
 			}

@@ -9,15 +9,13 @@ import (
 
 // sbom is a software bill of materials in the form of CycloneDX 1.6, as far as it is used here.
 type sbom struct {
-	Format     string          `json:"bomFormat"`
-	Spec       string          `json:"specVersion"`
-	Version    int             `json:"version"`
-	Metadata   sbomMetadata    `json:"metadata"`
+	Format   string `json:"bomFormat"`
+	Spec     string `json:"specVersion"`
+	Version  int    `json:"version"`
+	Metadata struct {
+		Component sbomComponent `json:"component"`
+	} `json:"metadata"`
 	Components []sbomComponent `json:"components"`
-}
-
-type sbomMetadata struct {
-	Component sbomComponent `json:"component"`
 }
 
 // sbomComponent is the program, or one part of it.
@@ -41,15 +39,12 @@ func printSBOM(a *cli.App) error {
 	if !ok {
 		return cli.Fail(cli.ExitFailed, "this binary has no build information", "build it with Go modules")
 	}
-	b := readBuild()
-	return a.PrintJSON(newSBOM(b, info.Deps))
+	return a.PrintJSON(newSBOM(readBuild(), info.Deps))
 }
 
 func newSBOM(b build, modules []*debug.Module) sbom {
-	doc := sbom{
-		Format: "CycloneDX", Spec: "1.6", Version: 1,
-		Metadata: sbomMetadata{describeModule("application", "conclave", b.Version)},
-	}
+	doc := sbom{Format: "CycloneDX", Spec: "1.6", Version: 1}
+	doc.Metadata.Component = describeModule("application", "conclave", b.Version)
 	doc.Metadata.Component.Properties = []sbomProperty{
 		{"conclave:platform", b.Platform},
 		{"conclave:revision", b.Revision},

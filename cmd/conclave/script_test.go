@@ -22,7 +22,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/datatest"
@@ -117,7 +116,7 @@ func scriptParams(dir, data string) testscript.Params {
 			if err != nil {
 				return err
 			}
-			env.Setenv("ACTORS", strings.Join(userconfig.EnabledActors(cfg), " "))
+			env.Setenv("ACTORS", strings.Join(cfg.EnabledActors(), " "))
 			env.Setenv("READY", `"`+strings.Join(defaultActors(cfg), `","`)+`"`)
 			env.Setenv("THERE", strings.Join(slices.Sorted(slices.Values(defaultActors(cfg))), ", "))
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
@@ -131,7 +130,7 @@ func scriptParams(dir, data string) testscript.Params {
 
 // usual are the actors that run when nothing is set, in the order in which they start.
 func defaultActors(cfg config.Config) []string {
-	return append(userconfig.ToolNames(cfg), slices.DeleteFunc(userconfig.EnabledActors(cfg), func(n string) bool {
+	return append(cfg.ToolNames(), slices.DeleteFunc(cfg.EnabledActors(), func(n string) bool {
 		return n == "tools"
 	})...)
 }

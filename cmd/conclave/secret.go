@@ -14,7 +14,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 )
@@ -62,7 +61,7 @@ func withKeyring(ctx context.Context, a *cli.App,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, keyringTimeout)
 	defer cancel()
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
@@ -211,10 +210,8 @@ with the keyring.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
 				names, err := r.Names(ctx)
-				return a.Print(struct {
-					Backend string   `json:"backend"`
-					Names   []string `json:"names"`
-				}{info.Backend, append([]string{}, names...)}, err, func() {
+				all := append([]string{}, names...)
+				return a.Print(map[string]any{"backend": info.Backend, "names": all}, err, func() {
 					if len(names) == 0 {
 						a.Say("no credentials yet: store one with %s secret set", a.Program())
 					}

@@ -46,9 +46,7 @@ command for another supervisor.`,
 			func(ctx context.Context) error { return uninstallService(ctx, a) }),
 		sub("print", "Print the unit", "  conclave service print > conclave.service", func(context.Context) error {
 			unit, err := serviceUnit(a)
-			return a.Print(struct {
-				Unit string `json:"unit"`
-			}{unit}, err, func() { fmt.Fprint(a.Out, unit) })
+			return a.Print(map[string]string{"unit": unit}, err, func() { fmt.Fprint(a.Out, unit) })
 		}))
 }
 

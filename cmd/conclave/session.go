@@ -13,7 +13,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -334,7 +333,7 @@ an existing session are enough.`,
 	f.StringArrayVar(&set.Disable, "disable-tool", nil, "`tool` to disable; repeatable")
 	f.StringArrayVar(&set.Grant, "grant", nil, "`type:tool` to grant; repeatable")
 	f.BoolVar(&set.Show, "show", false, "print the current setting and change nothing")
-	cli.CompleteFlags(cmd, map[string]cli.Completion{"disable-tool": userconfig.CompleteTools(a)})
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"disable-tool": a.CompleteTools()})
 	return cmd
 }
 
@@ -403,7 +402,7 @@ func warnUnknownTools(a *cli.App, c subjects.SessionConfig) {
 	if len(tools) == 0 {
 		return
 	}
-	planned := userconfig.LoadNames(a).Manifest.UnservedTools() // named by the manifest, not in this build
+	planned := a.NamingConfig().Manifest.UnservedTools() // named by the manifest, not in this build
 	slices.Sort(tools)
 	for _, t := range slices.Compact(tools) {
 		if !slices.Contains(planned, t) {

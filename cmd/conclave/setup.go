@@ -14,7 +14,6 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/setup"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/bus"
@@ -93,7 +92,7 @@ settings; work in progress is finished first.`,
 
 // run asks on a terminal, unless flags were given, then does what the flags say, and prints what the machine has.
 func (o setupFlags) run(ctx context.Context, a *cli.App) error {
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
@@ -115,7 +114,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 		if err := o.changeSettings(a, "models.yaml", fileSetting{[]string{"ollama", "url"}, o.ollamaURL}); err != nil {
 			return err
 		}
-		if cfg, err = userconfig.Load(a, nil); err != nil {
+		if cfg, err = a.LoadConfig(nil); err != nil {
 			return err
 		}
 		m = lookAtMachine(ctx, cfg)
@@ -133,7 +132,7 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 	if err := errors.Join(modelErr, o.apply(ctx, a)); err != nil {
 		return err
 	}
-	if cfg, err = userconfig.Load(a, nil); err != nil {
+	if cfg, err = a.LoadConfig(nil); err != nil {
 		return err
 	}
 	m = lookAtMachine(ctx, cfg)
@@ -320,7 +319,7 @@ func showWelcome(ctx context.Context, a *cli.App) error {
 	if _, err := os.Stat(a.Home.Keys().Dir); err == nil || !asks || !term.IsTerminal(a.Err) || a.JSON {
 		return nil
 	}
-	cfg, err := userconfig.Load(a, nil)
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}

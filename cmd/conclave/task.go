@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -59,7 +58,7 @@ task show prints it. A task survives a crash and a restart of conclave.`,
 	o.define(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"session": a.CompleteSessions(), "hint": cli.Words(subjects.Hints...),
-		"override": cli.Words(overrideLevels[1:]...), "disable-tool": userconfig.CompleteTools(a),
+		"override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools(),
 	})
 	for _, name := range askOnly {
 		_ = cmd.Flags().MarkHidden(name)

@@ -13,7 +13,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/client"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -263,7 +262,7 @@ is.`,
 			p, err := findToolPrincipal(ctx, a, c, name)
 			server, isMCP := strings.CutPrefix(p.Name, subjects.MCPPrincipal(""))
 			if isMCP {
-				_, isMCP = userconfig.LoadNames(a).MCP.Servers[server]
+				_, isMCP = a.NamingConfig().MCP.Servers[server]
 			}
 			switch {
 			case err != nil:

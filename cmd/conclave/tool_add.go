@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/pkg/client"
 	"conclave/pkg/policy"
 	"conclave/pkg/tool"
@@ -45,7 +44,7 @@ func (f *declareFlags) add(cmd *cobra.Command) {
 
 // declaration returns what the flags declare about a tool. It rejects what [checkDeclaration] rejects.
 func (f *declareFlags) declaration(cmd *cobra.Command, a *cli.App, name string) (subjects.ToolDeclaration, error) {
-	manifest := userconfig.LoadNames(a).Manifest
+	manifest := a.NamingConfig().Manifest
 	d := subjects.ToolDeclaration{Agents: f.agents, Act: f.act, Args: f.args, About: f.about}
 	switch {
 	case !cmd.Flags().Changed("agents"):

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,7 +162,7 @@ func undoChanges(ctx context.Context, a *cli.App, c *client.Client, q subjects.U
 		return undoError(err)
 	}
 	if planOnly || len(plan.Refusals) > 0 && !q.Partial {
-		return cli.FirstError(a.Print(plan, nil, func() { view.Undo(a.Out, plan, false) }), refusalError(plan))
+		return cmp.Or(a.Print(plan, nil, func() { view.Undo(a.Out, plan, false) }), refusalError(plan))
 	}
 	if !a.JSON {
 		view.Undo(a.Err, plan, false)
@@ -175,7 +176,7 @@ func undoChanges(ctx context.Context, a *cli.App, c *client.Client, q subjects.U
 	if err != nil {
 		return undoError(err)
 	}
-	return cli.FirstError(a.Print(done, nil, func() {
+	return cmp.Or(a.Print(done, nil, func() {
 		view.Undo(a.Out, done, done.Done)
 		if done.Done {
 			a.Say("conclave undo %s takes this back", term.ShortID(done.ID))

@@ -22,7 +22,6 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/doctor"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/actor"
@@ -120,7 +119,7 @@ conclave open prints another. When it is not, the log is JSON lines, and there i
 func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	if a.Server != "" {
 		return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s",
-			strings.Join(userconfig.EnabledActors(userconfig.LoadNames(a)), " "), a.Server)
+			strings.Join(a.NamingConfig().EnabledActors(), " "), a.Server)
 	}
 	if cmd.Flags().Changed("api") {
 		a.Say("--api is not needed: HTTP is always served")
@@ -129,7 +128,7 @@ func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := userconfig.Load(a, set)
+	cfg, err := a.LoadConfig(set)
 	if err != nil {
 		return err
 	}
@@ -151,7 +150,7 @@ func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
 		}
 		return runMachine(cmd.Context(), a, cfg, o.health)
 	}
-	actors := userconfig.EnabledActors(cfg)
+	actors := cfg.EnabledActors()
 	if o.busOnly {
 		actors = slices.DeleteFunc(actors, func(n string) bool { return !slices.Contains(serverActors, n) })
 	}
@@ -179,7 +178,7 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 		set["generator.respondent_b.enabled"] = "true"
 	} else if o.modelB != "" || o.temperatureB != "" {
 		// Without the flag, generator.yaml must have it on.
-		enabled = userconfig.LoadNames(a).Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b")
+		enabled = a.NamingConfig().Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b")
 		if !enabled {
 			return nil, cli.Usage("--model-b and --temperature-b are for respondent B: add --respondent-b, or leave " +
 				"them out")

@@ -131,24 +131,45 @@ func TypeName(t reflect.Type) string {
 	return "text"
 }
 
-// Fields lists the settings of the struct v in the order of its fields, as a user would write them.
+// Fields lists the settings of the struct v in the order of its fields, as a user would write them. What is not set is
+// left out where it means that another value holds: a nil pointer, and a zero value with omitempty.
 func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
 
 // appendFields appends the settings below path in v: a struct without a String method is descended into, by its fields
-// with a yaml tag, and any other value is one setting.
+// with a yaml tag, and so is a map, by its keys. Any other value is one setting.
 func appendFields(out []Field, path string, v reflect.Value) []Field {
-	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
+	_, isText := v.Interface().(fmt.Stringer)
+	switch kind := v.Kind(); {
+	case kind == reflect.Pointer && v.IsNil():
+		return out
+	case isText:
+	case kind == reflect.Pointer:
+		return appendFields(out, path, v.Elem())
+	case kind == reflect.Map:
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			out = appendFields(out, JoinPath(path, key.String()), v.MapIndex(key))
+		}
+		return out
+	case kind == reflect.Struct:
 		for _, f := range reflect.VisibleFields(v.Type()) {
-			if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {
-				out = appendFields(out, JoinPath(path, key), v.FieldByIndex(f.Index))
+			key, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			value := v.FieldByIndex(f.Index)
+			if key != "" && key != "-" && !(options == "omitempty" && value.IsZero()) {
+				out = appendFields(out, JoinPath(path, key), value)
 			}
 		}
 		return out
 	}
-	if d, ok := v.Interface().(time.Duration); ok {
-		return append(out, Field{Path: path, Value: FormatDuration(d), Type: "duration"})
+	text := fmt.Sprint(v.Interface())
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		text = FormatDuration(value)
+	case []string:
+		text = strings.Join(value, ", ")
 	}
-	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface()), Type: TypeName(v.Type())})
+	return append(out, Field{Path: path, Value: text, Type: TypeName(v.Type())})
 }
 
 // decoder decodes one document and collects its errors.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -222,6 +221,3 @@ func (a *App) MemoryError(err error) error {
 		return explain(what, memoryFaults, f)
 	})
 }
-
-// FirstError is the first error that is not nil, nil when all are.
-func FirstError(errs ...error) error { return cmp.Or(errs...) }

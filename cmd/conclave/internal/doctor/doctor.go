@@ -17,7 +17,6 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
-	"conclave/cmd/conclave/internal/userconfig"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/audit"
@@ -80,7 +79,7 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 	if cfgErr != nil {
 		x.fail("config", "correct the file; without it the shipped settings are used (a manifest.yaml also needs "+
 			"manifest.last.yaml in the data folder removed)", "%s", term.OneLine(cfgErr.Error()))
-		x.cfg = userconfig.LoadNames(a)
+		x.cfg = a.NamingConfig()
 	} else {
 		x.ok("config", "valid%s", OwnFiles(a.Home.Config))
 		x.checkManifest(cfg)
@@ -164,8 +163,8 @@ func OwnFiles(dir string) string {
 
 // expectedActors are the names that discovery should find, with every tool in place of "tools".
 func expectedActors(cfg config.Config) []string {
-	out := slices.DeleteFunc(userconfig.EnabledActors(cfg), func(n string) bool { return n == "tools" })
-	return append(out, userconfig.ToolNames(cfg)...)
+	out := slices.DeleteFunc(cfg.EnabledActors(), func(n string) bool { return n == "tools" })
+	return append(out, cfg.ToolNames()...)
 }
 
 // checkSystem checks the running system with the user's key: server, streams, audit log, actors, and those of models,

@@ -69,23 +69,31 @@ func (s *Streams) Say(format string, v ...any) { fmt.Fprintf(s.Err, format+"\n",
 // PrintJSON prints one JSON document, indented on a terminal.
 func (s *Streams) PrintJSON(v any) error { return s.encodeJSON(v, IsTerminal(s.Out)) }
 
-// PrintLine prints one line of a stream of JSON.
-func (s *Streams) PrintLine(v any) error { return s.encodeJSON(v, false) }
+// PrintLine prints one line of a stream of JSON: v, or an object with the fields of v and more.
+func (s *Streams) PrintLine(v any, more ...any) error { return s.encodeJSON(v, false, more...) }
 
-// encodeJSON writes v to stdout as one JSON document with a line break at its end, on one line unless indent is set.
-// Characters that control a terminal or hide text are escaped, which does not change the value; <, > and & are not. It
-// returns the error of encoding or of the first failed write to stdout.
-func (s *Streams) encodeJSON(v any, indent bool) error {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if indent {
-		enc.SetIndent("", "  ")
+// encodeJSON writes v, with the fields of more if v is an object, to stdout as one JSON document with a line break at
+// its end, on one line unless indent is set. Characters that control a terminal or hide text are escaped, which does
+// not change the value; <, > and & are not. It returns the error of encoding or of the first failed write to stdout.
+func (s *Streams) encodeJSON(v any, indent bool, more ...any) error {
+	all := ""
+	for _, part := range append([]any{v}, more...) {
+		var b strings.Builder
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if indent {
+			enc.SetIndent("", "  ")
+		}
+		if err := enc.Encode(part); err != nil {
+			return err
+		}
+		if all == "" {
+			all = b.String()
+		} else {
+			all = strings.TrimSuffix(all, "}\n") + "," + strings.TrimPrefix(b.String(), "{")
+		}
 	}
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	_, err := io.WriteString(s.Out, text.EscapeJSON(b.String()))
+	_, err := io.WriteString(s.Out, text.EscapeJSON(all))
 	return err
 }
 

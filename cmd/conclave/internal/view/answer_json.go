@@ -15,17 +15,8 @@ type jsonLines struct {
 	noted map[subjects.Note]bool
 }
 
-// lineHead begins every line.
-type lineHead struct {
-	Type string `json:"type"`
-	IDs
-}
-
-func (l *jsonLines) head(kind string) lineHead { return lineHead{kind, l.IDs} }
-
 // toolLine is a call, or its result.
 type toolLine struct {
-	lineHead
 	Phase  string          `json:"phase"` // request, output, result
 	CallID string          `json:"call_id"`
 	Tool   string          `json:"tool"`
@@ -38,7 +29,6 @@ type toolLine struct {
 
 // approvalLine is a call that waits for the user's decision, complete so that a program can decide, or the decision.
 type approvalLine struct {
-	lineHead
 	Phase    string                    `json:"phase"` // request, decision
 	Request  *subjects.ApprovalRequest `json:"request,omitempty"`
 	Decision *subjects.ApprovalReply   `json:"decision,omitempty"`
@@ -52,54 +42,50 @@ func (l *jsonLines) Show(u client.Update) {
 		if u.Thinking {
 			kind = "thinking"
 		}
-		l.print(struct {
-			lineHead
+		l.print(kind, struct {
 			Step int    `json:"step"`
 			N    int    `json:"n"`
 			Text string `json:"text"`
-		}{l.head(kind), u.Step, u.N, u.Text})
+		}{u.Step, u.N, u.Text})
 	case client.State:
-		l.print(struct {
-			lineHead
+		l.print("state", struct {
 			Agent string `json:"agent"`
 			From  string `json:"from,omitempty"`
 			To    string `json:"to"`
 			Event string `json:"event,omitempty"`
 			Step  int    `json:"step,omitempty"`
 			Words string `json:"words,omitempty"`
-		}{l.head("state"), u.Agent, u.From, u.To, u.Event, u.Step, u.Words})
+		}{u.Agent, u.From, u.To, u.Event, u.Step, u.Words})
 	case client.Note:
 		l.note(u.Note)
 	case client.ToolCall:
-		l.print(toolLine{lineHead: l.head("tool"), Phase: "request", CallID: u.CallID, Tool: u.Tool, Args: u.Args})
+		l.print("tool", toolLine{Phase: "request", CallID: u.CallID, Tool: u.Tool, Args: u.Args})
 	case client.ToolOutput:
-		l.print(toolLine{lineHead: l.head("tool"), Phase: "output", CallID: u.CallID, Tool: u.Tool, Text: u.Text})
+		l.print("tool", toolLine{Phase: "output", CallID: u.CallID, Tool: u.Tool, Text: u.Text})
 	case client.ToolResult:
-		l.print(toolLine{
-			lineHead: l.head("tool"), Phase: "result", CallID: u.CallID, Tool: u.Tool, Result: u.Result,
-			Error: u.Error, Millis: u.Millis,
+		l.print("tool", toolLine{
+			Phase: "result", CallID: u.CallID, Tool: u.Tool, Result: u.Result, Error: u.Error, Millis: u.Millis,
 		})
 	case client.ApprovalAsked:
-		l.print(approvalLine{lineHead: l.head("approval"), Phase: "request", Request: &u.ApprovalRequest})
+		l.print("approval", approvalLine{Phase: "request", Request: &u.ApprovalRequest})
 	case client.ApprovalDecided:
-		l.print(approvalLine{lineHead: l.head("approval"), Phase: "decision", Decision: &u.ApprovalReply})
+		l.print("approval", approvalLine{Phase: "decision", Decision: &u.ApprovalReply})
 	case client.Deliberation:
-		l.print(struct {
-			lineHead
-			Deliberation subjects.Deliberation `json:"deliberation"`
-		}{l.head("deliberation"), u.Deliberation})
+		l.print("deliberation", map[string]any{"deliberation": u.Deliberation})
 	case client.Progress:
-		l.print(struct {
-			lineHead
-			subjects.TaskProgress
-		}{l.head("progress"), u.TaskProgress})
+		l.print("progress", u.TaskProgress)
 	case client.Waiting:
 		l.Warn("waiting", WaitingText(u))
 	}
 }
 
-// print prints a line. stdout remembers its error.
-func (l *jsonLines) print(v any) { _ = l.PrintLine(v) }
+// print prints a line: its type, the ids, and the fields of v. stdout remembers its error.
+func (l *jsonLines) print(kind string, v any) {
+	_ = l.PrintLine(struct {
+		Type string `json:"type"`
+		IDs
+	}{kind, l.IDs}, v)
+}
 
 // note prints a note once: the final response repeats those that were sent before.
 func (l *jsonLines) note(n subjects.Note) {
@@ -107,10 +93,7 @@ func (l *jsonLines) note(n subjects.Note) {
 		return
 	}
 	l.noted[n] = true
-	l.print(struct {
-		lineHead
-		subjects.Note
-	}{l.head("note"), n})
+	l.print("note", n)
 }
 
 // Warn prints a note with this code, once.
@@ -122,22 +105,11 @@ func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) {
 	for _, n := range r.Notes {
 		l.note(n)
 	}
-	l.print(struct {
-		lineHead
-		Response subjects.Response `json:"response"`
-	}{l.head("response"), r})
+	l.print("response", map[string]any{"response": r})
 	if c := grade(); c != nil {
-		l.print(struct {
-			lineHead
-			Grade subjects.Critique `json:"grade"`
-		}{l.head("grade"), *c})
+		l.print("grade", map[string]any{"grade": c})
 	}
 }
 
 // Fail prints the fault as a line of type error.
-func (l *jsonLines) Fail(f *subjects.Fault) {
-	l.print(struct {
-		lineHead
-		Error *subjects.Fault `json:"error"`
-	}{l.head("error"), f})
-}
+func (l *jsonLines) Fail(f *subjects.Fault) { l.print("error", map[string]any{"error": f}) }

@@ -157,13 +157,10 @@ func NewPullProgress(s *term.Streams, model string) *PullProgress {
 // Clear removes the drawn line.
 func (p *PullProgress) Clear() { p.line.Clear() }
 
-// maxLayers bounds the layers that are remembered.
-const maxLayers = 1000
-
 // Show adds an update and draws the sum of all layers; without a terminal it prints a line when the status, the total
-// or a tenth of it changed. An update without a digest only sets the status. Layers beyond [maxLayers] are not counted.
+// or a tenth of it changed. An update without a digest only sets the status.
 func (p *PullProgress) Show(update subjects.PullProgress) {
-	if update.Digest != "" && (len(p.layers) < maxLayers || p.layers[update.Digest].Digest != "") {
+	if update.Digest != "" {
 		p.layers[update.Digest] = update
 	}
 	completed, total := p.sum()
