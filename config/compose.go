@@ -137,7 +137,11 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			return now().newMemory(ctx, home, book, nc)
 		}},
 		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return critic.New(now().criticConfig()), nil
+			cfg := now().Critic
+			if !now().Generator.RespondentB.Enabled {
+				cfg.PairWait = 0 // there is no second answer to compare
+			}
+			return critic.New(cfg), nil
 		}},
 		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
@@ -181,15 +185,6 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			"conclave with --respondent-b", subjects.RespondentB)
 	}
 	return specs, nil
-}
-
-// criticConfig returns the critic's settings. Without respondent B it does not wait for a second answer to compare.
-func (c Config) criticConfig() critic.Config {
-	cfg := c.Critic
-	if !c.Generator.RespondentB.Enabled {
-		cfg.PairWait = 0
-	}
-	return cfg
 }
 
 // modelConfig returns the model actor's settings, with the roles that the enabled actors request. The model of a role
@@ -389,17 +384,14 @@ func (c Config) buildTools() []broker.Known {
 	for _, t := range tools.Known(c.toolConfig()) {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema()), Disabled: t.Disabled()})
 	}
+	served := reward.Tools()
 	if c.Memory.Enabled {
-		for _, t := range memory.Tools() {
-			build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
-		}
+		served = append(served, memory.Tools()...)
 	}
 	if c.Critic.Enabled {
-		for _, t := range critic.Tools() {
-			build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
-		}
+		served = append(served, critic.Tools()...)
 	}
-	for _, t := range reward.Tools() {
+	for _, t := range served {
 		build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
 	}
 	return build

@@ -342,17 +342,10 @@ type Setting struct {
 
 // Explain lists every setting with its value and origin, in the order of the files. Empty lists of a manifest type are
 // left out.
-func (c Config) Explain() []Setting {
-	var out []Setting
-	add := func(key, value string) {
-		out = append(out, Setting{Key: key, Value: value, Origin: c.Origin(key)})
+func (c Config) Explain() (out []Setting) {
+	for _, f := range c.settingFields() {
+		out = append(out, Setting{Key: f.Path, Value: f.Value, Origin: c.Origin(f.Path)})
 	}
-	for _, s := range c.sections() {
-		for _, f := range strict.Fields(s.value) {
-			add(s.name+"."+f.Path, f.Value)
-		}
-	}
-	c.listManifestSettings(add)
 	return out
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -59,18 +58,6 @@ func NewReloader(dir, last string, env policy.Env, book *policy.ActiveRules, not
 		r.handled = fingerprint(data, ok, nil)
 	}
 	return r
-}
-
-// logTo logs the change: an error when it was rejected, a warning when tools are unserved.
-func (n Reloaded) logTo(log *slog.Logger) {
-	if n.Err != nil {
-		log.Error("the changed manifest is rejected; the previous rules stay", "file", n.File, "err", n.Err)
-	} else {
-		log.Info("the changed manifest is in force", "file", n.File)
-	}
-	if len(n.Unserved) > 0 {
-		log.Warn("the manifest names tools that no actor serves", "tools", n.Unserved)
-	}
 }
 
 // Run checks at each tick until ctx ends, and applies a change at the second tick in a row that sees it: the file may

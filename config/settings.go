@@ -151,7 +151,13 @@ func (s *liveSettings) ListSettings() (subjects.SettingList, error) {
 	}
 	shippedValues, fileValues := defaults.settingValues(), files.settingValues()
 	texts := describeSettings()
-	for _, f := range now.settingFields() {
+	fields := now.settingFields()
+	for _, role := range model.Roles {
+		if _, ok := now.Models.Roles[role]; !ok {
+			fields = append(fields, strict.Field{Path: "models.roles." + role, Type: "text"})
+		}
+	}
+	for _, f := range fields {
 		list.Settings = append(list.Settings, describeSetting(f, now, files, shippedValues[f.Path], fileValues[f.Path],
 			texts))
 	}
@@ -340,15 +346,10 @@ func (c Config) withValue(path, value string) (Config, error) {
 	return next, next.Validate()
 }
 
-// settingFields lists the settings in force with their types, and the roles without a model.
+// settingFields lists the settings in force with their types, in the order of the files.
 func (c Config) settingFields() []strict.Field {
 	var out []strict.Field
 	for _, s := range c.sections() {
-		for _, role := range model.Roles {
-			if _, ok := c.Models.Roles[role]; !ok && s.name == "models" {
-				out = append(out, strict.Field{Path: "models.roles." + role, Type: "text"})
-			}
-		}
 		for _, f := range strict.Fields(s.value) {
 			f.Path = s.name + "." + f.Path
 			out = append(out, f)

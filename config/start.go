@@ -114,11 +114,16 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 		if log == nil {
 			log = slog.New(slog.DiscardHandler)
 		}
-		n.logTo(log)
-		if n.Err == nil {
-			if err := copyManifest(home); err != nil {
-				log.Error("a later start cannot tell whether the manifest is gone", "err", err)
-			}
+		if n.Err != nil {
+			log.Error("the changed manifest is rejected; the previous rules stay", "file", n.File, "err", n.Err)
+			return
+		}
+		log.Info("the changed manifest is in force", "file", n.File)
+		if len(n.Unserved) > 0 {
+			log.Warn("the manifest names tools that no actor serves", "tools", n.Unserved)
+		}
+		if err := copyManifest(home); err != nil {
+			log.Error("a later start cannot tell whether the manifest is gone", "err", err)
 		}
 	})
 	r.watch.Go(func() { rl.Run(ctx, nil) })

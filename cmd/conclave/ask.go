@@ -122,8 +122,13 @@ func askCommand(a *cli.App) *cobra.Command {
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.define(cmd.Flags())
-	o.defineCommittee(cmd.Flags())
+	f := cmd.Flags()
+	o.define(f)
+	f.StringVar(&o.committee, "committee", "", "ask the committee; `names` of personas, separated by commas "+
+		"(default: the active ones)")
+	f.Lookup("committee").NoOptDefVal = activePersonas
+	f.IntVar(&o.question.Rounds, "rounds", 0, "how often each persona speaks (default: as configured)")
+	f.BoolVar(&o.question.Parallel, "parallel", false, "the personas of a round speak at the same time")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...),
 		"disable-tool": a.CompleteTools(), "hint": cli.Words(subjects.Hints...),
@@ -234,8 +239,10 @@ func (o *askFlags) readQuestion(ctx context.Context, a *cli.App, words []string)
 	case term.IsPiped(a.In):
 		err = o.attachStdin(ctx, a)
 	}
-	if err == nil {
-		err = o.attachFiles(ctx)
+	for _, path := range o.files {
+		if err == nil {
+			err = cli.AttachFile(ctx, path, q) // images, and everything else as text
+		}
 	}
 	switch {
 	case err != nil:
@@ -292,16 +299,6 @@ func (o *askFlags) attachStdin(ctx context.Context, a *cli.App) error {
 	text, err := a.ReadAll(ctx, subjects.MaxAttachmentBytes, "")
 	o.attach(subjects.AttachmentPipe, "", text)
 	return stoppedError(err)
-}
-
-// attachFiles attaches the files of --attach: images, and everything else as text.
-func (o *askFlags) attachFiles(ctx context.Context) error {
-	for _, path := range o.files {
-		if err := cli.AttachFile(ctx, path, &o.question); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // attach adds an attachment; a blank text is ignored.
@@ -521,15 +518,6 @@ func answerError(a *cli.App, res subjects.Response) error {
 
 // activePersonas is the value of --committee without names.
 const activePersonas = "active"
-
-// defineCommittee defines the flags of the committee.
-func (o *askFlags) defineCommittee(f *pflag.FlagSet) {
-	f.StringVar(&o.committee, "committee", "", "ask the committee; `names` of personas, separated by commas "+
-		"(default: the active ones)")
-	f.Lookup("committee").NoOptDefVal = activePersonas
-	f.IntVar(&o.question.Rounds, "rounds", 0, "how often each persona speaks (default: as configured)")
-	f.BoolVar(&o.question.Parallel, "parallel", false, "the personas of a round speak at the same time")
-}
 
 // checkCommittee checks the flags of the committee and the hint, and puts them into the question.
 func (o *askFlags) checkCommittee() error {

@@ -59,9 +59,13 @@ anchor, a change inside the file is found, but not that the file was cut and sea
   conclave audit verify --file ~/.local/share/conclave/audit/sealed/audit-20260102T030405.000Z.jsonl`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			given, err := parseHeads(head)
-			if err != nil {
-				return err
+			var given []audit.KeptHead
+			for _, text := range head {
+				h, err := audit.ParseLogHead(text)
+				if err != nil {
+					return cli.Usage("--head %q: %v", text, err)
+				}
+				given = append(given, audit.KeptHead{LogHead: h, Where: "--head"})
 			}
 			if file != "" {
 				return verifySealed(cmd.Context(), a, file, given)
@@ -104,18 +108,6 @@ func verifyCurrent(ctx context.Context, a *cli.App, given []audit.KeptHead, comp
 			"an attacker who replaces the log can cut the link to its witness")
 	}
 	return printAuditReport(a, report, "the audit log", nil, witnesses.names)
-}
-
-// parseHeads parses the values of --head.
-func parseHeads(texts []string) (kept []audit.KeptHead, err error) {
-	for _, text := range texts {
-		h, err := audit.ParseLogHead(text)
-		if err != nil {
-			return nil, cli.Usage("--head %q: %v", text, err)
-		}
-		kept = append(kept, audit.KeptHead{LogHead: h, Where: "--head"})
-	}
-	return kept, nil
 }
 
 // loadKeptHeads returns the heads that the configured stores and the event log of a running system hold. A store that

@@ -60,29 +60,18 @@ With --json it prints one array, or one document.`,
 			defer cancel()
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				if len(v) > 0 {
-					return showJudgement(ctx, a, c, v[0])
+					j, err := c.Judge(ctx, v[0])
+					return a.Print(j, queryError(a, v[0], err), func() { view.Judgement(a.Out, j) })
 				}
-				return listGrades(ctx, a, c, last)
+				grades, err := c.Grades(ctx, last)
+				return cli.PrintList(a, grades, err, "no grades yet: the critic grades each answer after it was "+
+					"given; check with "+a.Program()+" doctor that it runs", func() { view.Grades(a.Out, grades) })
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().IntVar(&last, "last", 10, "how many grades to list")
 	return cmd
-}
-
-// listGrades prints at most n of the latest grades, newest first. None is no error.
-func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error {
-	grades, err := c.Grades(ctx, n)
-	return cli.PrintList(a, grades, err, "no grades yet: the critic grades each answer after it was given; check with "+
-		a.Program()+" doctor that it runs", func() { view.Grades(a.Out, grades) })
-}
-
-// showJudgement prints everything about the answers to one question, given by its id or prefix. A question
-// without an answer in the event log is an error.
-func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string) error {
-	j, err := c.Judge(ctx, id)
-	return a.Print(j, queryError(a, id, err), func() { view.Judgement(a.Out, j) })
 }
 
 // queryError explains an error of looking up a question by id or prefix: ambiguous, unknown, or a prefix that is too

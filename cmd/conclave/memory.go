@@ -197,11 +197,10 @@ func resolveSource(from string) string {
 }
 
 // memorySearchCommand recalls as the assistant does, and with --why explains each score. It rejects an empty query, a
-// negative --max (0 is as configured), an unknown kind, and a timeout that is not positive.
+// negative --max (0 is as configured), and an unknown kind.
 func memorySearchCommand(a *cli.App) *cobra.Command {
 	var q subjects.MemoryQuery
 	var reasons bool
-	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "search <words...>",
 		Short: "Recall memories as the assistant does",
@@ -221,11 +220,10 @@ With --json it prints one document with hits, notes and the time it took.`,
 			case q.Max < 0:
 				return cli.Usage("--max %d: give a number, or 0 for the default", q.Max)
 			}
-			if err := cmp.Or(cli.CheckTimeout(timeout, "60s"),
-				cli.OneOf("kind", q.Kind, client.MemoryKinds...)); err != nil {
+			if err := cli.OneOf("kind", q.Kind, client.MemoryKinds...); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
 			defer cancel()
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				r, err := c.SearchMemory(ctx, q)
@@ -244,7 +242,6 @@ With --json it prints one document with hits, notes and the time it took.`,
 	f.BoolVar(&q.Fresh, "fresh", false, "do not use the cache")
 	f.BoolVar(&q.All, "all", false, "also superseded ones and candidates")
 	f.BoolVar(&reasons, "why", false, "break each score down")
-	f.DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"kind": cli.Words(client.MemoryKinds...)})
 	return cmd
 }

@@ -28,11 +28,10 @@ set in models.yaml.`,
 		modelListCommand(a), modelPullCommand(a), modelTestCommand(a))
 }
 
-// modelListCommand lists the available models, and on stderr the roles that lack theirs. It rejects a timeout that is
-// not positive and fails when no model actor runs.
+// modelListCommand lists the available models, and on stderr the roles that lack theirs. It fails when no model
+// actor runs.
 func modelListCommand(a *cli.App) *cobra.Command {
-	var timeout time.Duration
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "list",
 		Short: "List the available models and their roles",
 		Long: `Lists the available models: name, size, parameters, roles, what it supports, and its state: loaded,
@@ -44,20 +43,13 @@ would improve. With --json it prints one document with models and roles.`,
 		Example: `  conclave model list
   conclave model list --json | jq -r '.roles[] | select(.notice) | .wanted'`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.CheckTimeout(timeout, "10s"); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		RunE: a.Read(func(ctx context.Context, c *client.Client, _ []string) error {
+			ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
 			defer cancel()
-			return a.WithClient(func(c *client.Client) error {
-				list, err := c.Models(ctx)
-				return a.Print(list, cli.ModelError(err), func() { view.Models(a.Streams, list, a.Program()) })
-			})
-		},
+			list, err := c.Models(ctx)
+			return a.Print(list, cli.ModelError(err), func() { view.Models(a.Streams, list, a.Program()) })
+		}),
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the answer")
-	return cmd
 }
 
 // modelPullCommand fetches a model through the model actor. It rejects an invalid name and a timeout that is not

@@ -202,7 +202,11 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string,
 		}
 	}
 	if kind == subjects.ClientPrincipal {
-		token, p.TokenHash = newClientToken()
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails
+		token = hex.EncodeToString(secret)
+		hash := sha256.Sum256([]byte(token))
+		p.TokenHash = hex.EncodeToString(hash[:])
 	}
 	if err := changePrincipal(ctx, a, c, action, p); err != nil {
 		return report, err
@@ -253,15 +257,6 @@ func findPrincipal(ctx context.Context, c *client.Client, fits func(subjects.Pri
 // isNamed fits the principal with a name.
 func isNamed(name string) func(subjects.Principal) bool {
 	return func(p subjects.Principal) bool { return p.Name == name }
-}
-
-// newClientToken returns a token of 256 random bits for HTTP, and its hash.
-func newClientToken() (token, hash string) {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // never fails
-	token = hex.EncodeToString(b)
-	sum := sha256.Sum256([]byte(token))
-	return token, hex.EncodeToString(sum[:])
 }
 
 // tokenPath is the path of the file with the HTTP token of a client. It rejects a name that no client can have, such as

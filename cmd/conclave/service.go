@@ -62,7 +62,7 @@ func serviceUnit(a *cli.App) (string, error) {
 			return "", cli.Usage("a unit cannot have the path %q: use one without line breaks and other control "+
 				"characters", w)
 		}
-		words[i] = quoteUnit(w)
+		words[i] = `"` + unitEscapes.Replace(w) + `"`
 	}
 	return fmt.Sprintf(`[Unit]
 Description=Conclave, a local assistant
@@ -81,10 +81,8 @@ WantedBy=default.target
 `, strings.Join(words, " ")), nil
 }
 
-// quoteUnit quotes a word for ExecStart: in quotes, with the characters escaped that systemd expands.
-func quoteUnit(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(s) + `"`
-}
+// unitEscapes escapes what systemd expands between the quotes of a word.
+var unitEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$")
 
 // servicePath is where systemd reads units of the user.
 func servicePath() (string, error) {

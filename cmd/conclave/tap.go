@@ -17,7 +17,6 @@ type tapFlags struct {
 	pattern, session, query string // "" session or query = any
 	since                   uint64 // first sequence to replay; 0 = none
 	count                   int    // messages to print; 0 = no limit
-	raw                     bool   // JSON lines, as with --json
 }
 
 // tapCommand prints the messages on the bus, live or with a replay first. It rejects an invalid subject and a negative
@@ -33,14 +32,13 @@ calls. On a terminal a line is cut to its width. The subject may contain * for o
 with > for the rest (default: everything).
 
 With --since it first replays the stored events from a sequence on, then continues live without gap
-or duplicate. Questions (query.*) are not in the event log and are shown live only. With --raw or
---json each line is a JSON object with time, stream, seq, subject, from, session, query and the
-whole body.
+or duplicate. Questions (query.*) are not in the event log and are shown live only. With --json each
+line is a JSON object with time, stream, seq, subject, from, session, query and the whole body.
 
 Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 		Example: `  conclave tap
   conclave tap 'tool.>' --since 1
-  conclave tap --query 3f9c01d2 --raw | jq .body`,
+  conclave tap --query 3f9c01d2 --json | jq .body`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if len(v) > 0 {
@@ -49,7 +47,6 @@ Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 			if err := checkPattern(t.pattern); err != nil {
 				return err
 			}
-			a.JSON = a.JSON || t.raw
 			if t.count < 0 {
 				return cli.Usage("--count %d: give a number of messages, or leave it out for all", t.count)
 			}
@@ -60,7 +57,6 @@ Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 	f.StringVar(&t.session, "session", "", "only messages of this session `id`")
 	f.StringVar(&t.query, "query", "", "only messages of this query `id`")
 	f.Uint64Var(&t.since, "since", 0, "replay events from this `sequence` on (1 is the first)")
-	f.BoolVar(&t.raw, "raw", false, "print JSON, with the whole body")
 	f.IntVar(&t.count, "count", 0, "stop after this many messages")
 	return cmd
 }

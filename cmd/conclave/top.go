@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -74,17 +73,6 @@ func queryFigures(ctx context.Context, c *client.Client, name string) ([]client.
 	return all, nil
 }
 
-// writeFigures writes the table of all actors, or of the subjects of one, and nothing for none.
-func writeFigures(w io.Writer, all []client.ActorFigures, name string) {
-	switch {
-	case len(all) == 0:
-	case name != "":
-		view.SubjectTable(w, all[0])
-	default:
-		view.FigureTable(w, all)
-	}
-}
-
 // printFigures prints the figures once. It is an error when no actor, or not the one called name, answers; with --json
 // an empty list is printed before it.
 func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string) error {
@@ -95,7 +83,7 @@ func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string
 	err = a.Print(struct {
 		Time   time.Time             `json:"time"`
 		Actors []client.ActorFigures `json:"actors"`
-	}{time.Now().UTC(), all}, nil, func() { writeFigures(a.Out, all, name) })
+	}{time.Now().UTC(), all}, nil, func() { view.FigureTable(a.Out, all, name != "") })
 	switch {
 	case err != nil || len(all) > 0:
 		return err
@@ -120,7 +108,7 @@ func drawFigures(ctx context.Context, a *cli.App, c *client.Client, name string,
 		}
 		columns, height, _ := term.Size(a.Out)
 		var b strings.Builder
-		writeFigures(term.Sized(&b, columns), all, name)
+		view.FigureTable(term.Sized(&b, columns), all, name != "")
 		lines := term.Fit(cmp.Or(b.String(), "no actor answers\n"), columns, height)
 		if _, err := fmt.Fprint(a.Out, up+strings.Join(lines, "\n")+"\n"); err != nil {
 			return err

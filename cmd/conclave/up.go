@@ -336,7 +336,9 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 		}
 	}
 	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), listTools(cfg, a.Home)
-	b.RespondentB = describeRespondentB(cfg)
+	if r := cfg.Generator.RespondentB; r.Enabled {
+		b.RespondentB = "answers every question for comparison, with " + cmp.Or(r.Model, "the assistant's model")
+	}
 	if !term.IsTerminal(a.Err) {
 		log.Info("ready", "url", b.URL, "data", a.Home.Data, "config", a.Home.Config, "contexts", b.Contexts, "actors",
 			b.Ready, "tools", b.Tools, "api", b.API,
@@ -396,13 +398,4 @@ func describePorts(cfg config.Config, c *config.Instance, api string) (out []doc
 		}
 	}
 	return out
-}
-
-// describeRespondentB says with which model respondent B answers, "" when it is off.
-func describeRespondentB(cfg config.Config) string {
-	b := cfg.Generator.RespondentB
-	if !b.Enabled {
-		return ""
-	}
-	return "answers every question for comparison, with " + cmp.Or(b.Model, "the assistant's model")
 }

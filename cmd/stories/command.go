@@ -40,7 +40,9 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) in
 		files, err = findStories(flags.Args()[1:])
 	}
 	if err == nil && *live {
-		p.options, err = liveOptions()
+		var home bus.Home
+		home, err = bus.DefaultHome()
+		p.options = harness.Options{Live: true, Config: home.Config}
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "stories:", err)
@@ -50,12 +52,6 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) in
 		return 1
 	}
 	return 0
-}
-
-// liveOptions are those of a run on the models of the user's configuration.
-func liveOptions() (harness.Options, error) {
-	home, err := bus.DefaultHome()
-	return harness.Options{Live: true, Config: home.Config}, err
 }
 
 // findStories returns the named files, whatever their names, and the .yaml files in the named folders; without names

@@ -161,12 +161,6 @@ func OwnFiles(dir string) string {
 	return " (" + strings.Join(own, ", ") + ")"
 }
 
-// expectedActors are the names that discovery should find, with every tool in place of "tools".
-func expectedActors(cfg config.Config) []string {
-	out := slices.DeleteFunc(cfg.EnabledActors(), func(n string) bool { return n == "tools" })
-	return append(out, cfg.ToolNames()...)
-}
-
 // checkSystem checks the running system with the user's key: server, streams, audit log, actors, and those of models,
 // memory and approvals whose actor answers. A system that is not running is a warning; the first failure to connect
 // ends the check.
@@ -260,7 +254,9 @@ var coreActors = []string{"broker", "model", "router", subjects.Generator}
 func (x *examination) checkActors(ctx context.Context, c *client.Client) []string {
 	pings, err := c.Ping(ctx, "")
 	var running, missing, absent []string
-	inOneProcess := x.runsInOneProcess()
+	r, notRunning := x.Home.ReadRunning()
+	// that of a conclave up without --bus-only, and not a server that --server names
+	inOneProcess := x.Server == "" && notRunning == nil && slices.Contains(r.Actors, "broker")
 	for _, p := range pings {
 		running = append(running, p.Name)
 		if notice := p.Metadata[damage.NoticeKey]; notice != "" && !inOneProcess {
@@ -269,9 +265,9 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	}
 	slices.Sort(running)
 	running = slices.Compact(running)
-	for _, n := range expectedActors(x.cfg) {
+	for _, n := range append(x.cfg.EnabledActors(), x.cfg.ToolNames()...) {
 		switch {
-		case slices.Contains(running, n):
+		case n == "tools", slices.Contains(running, n):
 		case inOneProcess || slices.Contains(coreActors, n):
 			missing = append(missing, n)
 		default:
@@ -291,13 +287,6 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 		x.ok("actors", "answers from %s", strings.Join(running, ", "))
 	}
 	return running
-}
-
-// runsInOneProcess reports whether the system is that of a conclave up which started the actors itself: one without
-// --bus-only, and not a server that --server names.
-func (x *examination) runsInOneProcess() bool {
-	r, err := x.Home.ReadRunning()
-	return x.Server == "" && err == nil && slices.Contains(r.Actors, "broker")
 }
 
 // checkAuditSpace warns when a writer's part of the audit log is 80 % full, because its actor does nothing when it is

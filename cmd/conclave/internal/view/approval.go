@@ -55,7 +55,7 @@ func printAsked(w io.Writer, r subjects.ApprovalRequest, state string, now time.
 // printCall prints what a request is about: the arguments, what the call would do, why it asks, and where data goes.
 func printCall(w io.Writer, r subjects.ApprovalRequest) {
 	printField(w, "arguments", term.VisibleJSON(r.Args, "             "))
-	printPreview(w, r.Preview)
+	printDiff(w, fmt.Sprintf("  %-10s ", "preview"), strings.Repeat(" ", 13), r.Preview)
 	printField(w, "reason", term.Visible(r.Reason))
 	rules := r.Rules
 	if len(rules) == 0 {
@@ -110,23 +110,6 @@ func printForm(w io.Writer, f subjects.UserForm) {
 			text += ", one of: " + term.Visible(strings.Join(field.Choices, ", "))
 		}
 		line("field", text)
-	}
-}
-
-// printPreview prints what a call would do, line by line, with the lines of a diff in color. Nothing in it is hidden or
-// obeyed by the terminal.
-func printPreview(w io.Writer, preview string) {
-	name := "preview"
-	for l := range strings.Lines(preview) {
-		shown := term.Visible(strings.ReplaceAll(strings.TrimSuffix(l, "\n"), "\t", "    "))
-		switch {
-		case strings.HasPrefix(l, "+"):
-			shown = term.Paint(w, term.Green, shown)
-		case strings.HasPrefix(l, "-"):
-			shown = term.Paint(w, term.Red, shown)
-		}
-		fmt.Fprintf(w, "  %-10s %s\n", name, shown)
-		name = ""
 	}
 }
 

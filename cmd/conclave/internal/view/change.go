@@ -25,7 +25,7 @@ func Changes(w io.Writer, list subjects.ChangeList, now time.Time) {
 				undone = ", undone"
 			}
 			fmt.Fprintf(w, "  %s %s%s\n", f.Kind, term.Visible(f.Path), undone)
-			printDiff(w, f.Diff)
+			printDiff(w, "    ", "    ", f.Diff)
 		}
 		if len(c.Sources) > 0 {
 			fmt.Fprintf(w, "  after reading %s\n", term.Visible(strings.Join(c.Sources, ", ")))
@@ -47,9 +47,9 @@ func Undo(w io.Writer, r subjects.UndoReply, done bool) {
 			fmt.Fprintf(w, "restored %s\n", name)
 		case f.Merged:
 			fmt.Fprintf(w, "%s: what others changed since stays\n", name)
-			printDiff(w, f.Diff)
+			printDiff(w, "    ", "    ", f.Diff)
 		default:
-			printDiff(w, f.Diff)
+			printDiff(w, "    ", "    ", f.Diff)
 		}
 	}
 	for _, f := range r.Refusals {
@@ -57,19 +57,18 @@ func Undo(w io.Writer, r subjects.UndoReply, done bool) {
 	}
 }
 
-// printDiff prints a difference in colours.
-func printDiff(w io.Writer, diff string) {
-	if diff == "" {
-		return
-	}
-	for line := range strings.SplitSeq(strings.TrimRight(diff, "\n"), "\n") {
-		shown := term.Visible(line)
+// printDiff prints a difference in colours, each line behind a prefix. Nothing in it is hidden or obeyed by the
+// terminal. The prefix of the first line can be another one.
+func printDiff(w io.Writer, first, prefix, diff string) {
+	for l := range strings.Lines(strings.TrimRight(diff, "\n")) {
+		shown := term.Visible(strings.ReplaceAll(strings.TrimSuffix(l, "\n"), "\t", "    "))
 		switch {
-		case strings.HasPrefix(line, "+"):
+		case strings.HasPrefix(l, "+"):
 			shown = term.Paint(w, term.Green, shown)
-		case strings.HasPrefix(line, "-"):
+		case strings.HasPrefix(l, "-"):
 			shown = term.Paint(w, term.Red, shown)
 		}
-		fmt.Fprintf(w, "    %s\n", shown)
+		fmt.Fprintln(w, first+shown)
+		first = prefix
 	}
 }

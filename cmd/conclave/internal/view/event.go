@@ -29,41 +29,42 @@ var (
 	dropFigures = []string{"P95 MS", "P50 MS", "RESTARTS", "REJECTED", "IN FLIGHT", "QUEUED"}
 )
 
-// figureCells are the cells of figureColumns.
-func figureCells(s actor.RouteStats, requests, errors int) []string {
-	cells := []string{term.Plain(cmp.Or(string(s.State), "-"))}
-	for _, n := range []any{s.Mailbox, s.InFlight, s.Restarts, s.Rejected, requests, errors} {
-		cells = append(cells, fmt.Sprint(n))
+// FigureTable prints a row for each actor, or for each subject of them, under a header, fitted to w; without any it
+// prints nothing. Subjects of several instances stand behind the beginning of the instance's id.
+func FigureTable(w io.Writer, all []client.ActorFigures, bySubject bool) {
+	head := "ACTOR"
+	if bySubject {
+		head = "SUBJECT"
 	}
-	for _, ms := range []float64{s.P50, s.P95, s.P99} {
-		cells = append(cells, fmt.Sprintf("%.1f", ms))
+	rows := [][]string{append([]string{head}, figureColumns...)}
+	row := func(name string, s actor.RouteStats, requests, errors int) {
+		cells := []string{term.Plain(name), term.Plain(cmp.Or(string(s.State), "-"))}
+		for _, n := range []any{s.Mailbox, s.InFlight, s.Restarts, s.Rejected, requests, errors} {
+			cells = append(cells, fmt.Sprint(n))
+		}
+		for _, ms := range []float64{s.P50, s.P95, s.P99} {
+			cells = append(cells, fmt.Sprintf("%.1f", ms))
+		}
+		rows = append(rows, cells)
 	}
-	return cells
-}
-
-// FigureTable prints a row for each actor under a header, fitted to w.
-func FigureTable(w io.Writer, all []client.ActorFigures) {
-	rows := [][]string{append([]string{"ACTOR"}, figureColumns...)}
 	for _, f := range all {
-		name := term.Plain(f.Actor)
+		name := f.Actor
 		if f.Instances > 1 {
 			name += fmt.Sprintf(" (%d)", f.Instances)
 		}
-		rows = append(rows, append([]string{name}, figureCells(f.RouteStats, f.Requests, f.Errors)...))
-	}
-	term.Table(w, rows, term.Layout{Drop: dropFigures})
-}
-
-// SubjectTable prints a row for each subject of an actor under a header, fitted to w; of several instances, behind the
-// beginning of the instance's id.
-func SubjectTable(w io.Writer, f client.ActorFigures) {
-	rows := [][]string{append([]string{"SUBJECT"}, figureColumns...)}
-	for _, r := range f.Subjects {
-		subject := term.Plain(r.Subject)
-		if f.Instances > 1 {
-			subject = term.Plain(term.ShortID(r.ID)) + " " + subject
+		if !bySubject {
+			row(name, f.RouteStats, f.Requests, f.Errors)
+			continue
 		}
-		rows = append(rows, append([]string{subject}, figureCells(r.RouteStats, r.Requests, r.Errors)...))
+		for _, r := range f.Subjects {
+			subject := r.Subject
+			if f.Instances > 1 {
+				subject = term.ShortID(r.ID) + " " + subject
+			}
+			row(subject, r.RouteStats, r.Requests, r.Errors)
+		}
 	}
-	term.Table(w, rows, term.Layout{Drop: dropFigures})
+	if len(rows) > 1 {
+		term.Table(w, rows, term.Layout{Drop: dropFigures})
+	}
 }

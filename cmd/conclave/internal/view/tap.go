@@ -22,7 +22,10 @@ const (
 func Event(w io.Writer, e client.Event) {
 	family, _, _ := strings.Cut(e.Subject, ".")
 	about := cmp.Or(term.ShortID(e.Query), term.ShortID(e.Session), "-")
-	what := eventName(e)
+	what := term.Plain(e.Subject)
+	if e.Query != "" { // which stands in a column of its own
+		what = term.Plain(strings.TrimSuffix(e.Subject, "."+e.Query))
+	}
 	head := fmt.Sprintf("%s %-11s %-8s ", e.Time.Local().Format("15:04:05.000"), term.Plain(cmp.Or(e.From, "-")),
 		term.Plain(about))
 	room := maxPreviewColumns
@@ -35,15 +38,6 @@ func Event(w io.Writer, e client.Event) {
 
 // joinLines replaces line breaks and tabs by blanks.
 var joinLines = strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ")
-
-// eventName is the subject without the id of the query at its end, which stands in a column of its own.
-func eventName(e client.Event) string {
-	name := e.Subject
-	if e.Query != "" {
-		name = strings.TrimSuffix(name, "."+e.Query)
-	}
-	return term.Plain(name)
-}
 
 // eventBody is what events of all kinds have in common for a preview. Each field belongs to a few of them.
 type eventBody struct {

@@ -35,17 +35,13 @@ func Tasks(w io.Writer, all []subjects.Task) {
 	term.Table(w, rows, term.Layout{Drop: []string{"DONE", "BEGAN"}})
 }
 
-// describeState is the state of a task, with what goes on.
-func describeState(t subjects.Task) string {
-	if state := t.QuestionState(); state != subjects.StateRunning || t.State == state {
-		return state
-	}
-	return subjects.StateRunning + " (" + t.State + ")"
-}
-
 // Task prints a task: its words and state, the tree of its subtasks with their results, and the report.
 func Task(w io.Writer, t subjects.Task) {
-	fmt.Fprintf(w, "%s %s, %d tokens\n", term.Paint(w, term.Cyan, t.TaskID), describeState(t), t.Tokens)
+	state := t.QuestionState()
+	if state == subjects.StateRunning && t.State != state {
+		state += " (" + t.State + ")" // what goes on
+	}
+	fmt.Fprintf(w, "%s %s, %d tokens\n", term.Paint(w, term.Cyan, t.TaskID), state, t.Tokens)
 	fmt.Fprintln(w, "  "+term.Plain(term.OneLine(t.Query)))
 	for _, s := range t.Subtasks {
 		fmt.Fprintln(w, subtaskLine(s))
