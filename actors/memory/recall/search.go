@@ -116,18 +116,22 @@ func (s *search) findTop(top int) ([]*candidate, error) {
 	}
 }
 
-// boundRows bounds the base of every row that the query admits. A row with several vectors has a bound for each.
+// boundRows bounds the base of every row, also of those that the query does not admit. A row with several vectors has a
+// bound for each. Records are all over the memory: they are read only for rows without vectors.
 func (s *search) boundRows() error {
 	w, floor := s.r.o.Weights, s.r.floor-slack
-	for key := range s.words.matches() {
-		rec := s.admitted(key)
-		if rec != nil && (s.q.Vector == nil || !rec.vectors) {
-			s.bounds = append(s.bounds, bound{key, w.base(match{share: s.words.match(rec.number).share}), true})
+	if s.q.Vector == nil || s.r.vectors[ofCorpus].Len() < s.r.count {
+		for key, share := range s.words.matches() {
+			rec := s.admitted(key)
+			if rec != nil && (s.q.Vector == nil || !rec.vectors) {
+				s.bounds = append(s.bounds, bound{key, w.base(match{share: share}), true})
+			}
 		}
 	}
 	if s.q.Vector == nil {
 		return nil
 	}
+	shares := s.words.shares()
 	for _, x := range s.r.vectors {
 		hits, err := x.Bounds(s.q.Vector)
 		if err != nil {
@@ -135,21 +139,19 @@ func (s *search) boundRows() error {
 		}
 		s.bounds = slices.Grow(s.bounds, len(hits))
 		for _, h := range hits {
-			if rec := s.admitted(h.Key); rec != nil {
-				similarity, share := w.cosine*float64(h.Cosine), s.words.match(rec.number).share
-				base := similarity + w.Words*float64(share)
-				s.bounds = append(s.bounds, bound{h.Key, base, share > 0 || similarity >= floor})
-			}
+			similarity, share := w.cosine*float64(h.Cosine), shares.get(h.Key)
+			base := similarity + w.Words*float64(share)
+			s.bounds = append(s.bounds, bound{h.Key, base, share > 0 || similarity >= floor})
 		}
 	}
 	return nil
 }
 
-// selectFirstRows returns the rows with the n largest bounds.
+// selectFirstRows returns the rows with the n largest bounds that the query admits.
 func (s *search) selectFirstRows(n int) []uint64 {
 	best := make([]bound, 0, n+1)
 	for _, b := range s.bounds {
-		if len(best) == n && b.base <= best[n-1].base {
+		if len(best) == n && b.base <= best[n-1].base || !s.admits(b.key) {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(best, b, func(x, b bound) int { return cmp.Compare(b.base, x.base) })
@@ -176,12 +178,12 @@ func (s *search) collectRows(value float64) error {
 }
 
 // mayReach reports whether a row with this bound, or a neighbour of that row for its sake, can have a score of at least
-// value. It is false for rows that are scored.
+// value. It is false for rows that are scored, and for those that the query does not admit.
 func (s *search) mayReach(b bound, value float64) bool {
-	if s.isDone(b.key) {
+	rec := s.admitted(b.key)
+	if rec == nil || s.isDone(b.key) {
 		return false
 	}
-	rec := s.r.rows.get(b.key)
 	extra := s.boundExtra(rec)
 	var buffer [2]uint64
 	for _, beside := range rec.beside.appendNeighbours(buffer[:0], rec.turn(), s.admits) {

@@ -71,6 +71,7 @@ type (
 	scratch struct {
 		tallies []tally // by number; all zero between searches
 		touched []uint32
+		shares  paged[float32] // by key; all zero between searches
 		split   text.TermSplitter
 		stemmer stemmer
 	}
@@ -230,24 +231,40 @@ func (s *wordQuery) match(number uint32) match {
 	return match{share: float32(min(float64(t.score)/s.totalWeight, 1)), found: t.terms}
 }
 
-// matches returns the keys of all rows that share a word with the query, in no order.
-func (s *wordQuery) matches() iter.Seq[uint64] {
-	return func(yield func(uint64) bool) {
+// matches returns the keys of all rows that share a word with the query, and what they share, in no order.
+func (s *wordQuery) matches() iter.Seq2[uint64, float32] {
+	return func(yield func(uint64, float32) bool) {
 		if s.tmp == nil {
 			return
 		}
 		for _, number := range s.tmp.touched {
-			if d := s.index.docs[number]; d.live && !yield(d.key) {
+			if d := s.index.docs[number]; d.live && !yield(d.key, s.match(number).share) {
 				return
 			}
 		}
 	}
 }
 
+// shares returns what each row shares with the query, by its key. The result is valid until release.
+func (s *wordQuery) shares() paged[float32] {
+	if s.tmp == nil {
+		return nil
+	}
+	for key, share := range s.matches() {
+		s.tmp.shares.set(key, share)
+	}
+	return s.tmp.shares
+}
+
 // release returns the memory of the matches. The words stay.
 func (s *wordQuery) release() {
 	if s.tmp == nil {
 		return
+	}
+	for key := range s.matches() {
+		if s.tmp.shares.get(key) != 0 {
+			s.tmp.shares.set(key, 0)
+		}
 	}
 	for _, number := range s.tmp.touched {
 		s.tmp.tallies[number] = tally{}

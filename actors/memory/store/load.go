@@ -18,7 +18,8 @@ import (
 type IndexEntry struct {
 	Row uint64
 	subjects.MemoryEntry
-	Vectors *Vectors // nil = none of the model
+	// Vectors are nil when there are none of the model. Those of [Store.Load] are valid during the call only.
+	Vectors *Vectors
 }
 
 const (
@@ -71,23 +72,29 @@ func (s *Store) loadRange(ctx context.Context, model string, from int64, one *sy
 ) error {
 	rows := condition{"row BETWEEN ? AND ?", []any{from, from + loadRangeSize - 1}}
 	all := map[int64]*IndexEntry{}
-	err := s.readSnapshot(ctx, func(m snapshot) error {
-		return readIndexEntries(ctx, m, model, rows, func() condition { return rows }, all)
-	})
-	if err != nil {
-		return err
-	}
-	one.Lock()
-	defer one.Unlock()
-	for _, e := range all {
-		if ctx.Err() != nil { // another worker failed
-			return ctx.Err()
-		}
-		if err := each(*e); err != nil {
+	deliver := func(row int64, e *IndexEntry) error {
+		delete(all, row)
+		one.Lock()
+		defer one.Unlock()
+		if err := ctx.Err(); err != nil { // another worker failed
 			return err
 		}
+		return each(*e)
 	}
-	return nil
+	return s.readSnapshot(ctx, func(m snapshot) error {
+		if err := readIndexEntries(ctx, m, rows, func() condition { return rows }, all); err != nil {
+			return err
+		}
+		if err := readVectors(ctx, m, model, rows, all, deliver); err != nil {
+			return err
+		}
+		for row, e := range all { // without vectors
+			if err := deliver(row, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // IndexEntries returns entries for the index in the order of ids, with their vectors of model; model "" reads none.
@@ -99,7 +106,16 @@ func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) (
 		for chunk := range slices.Chunk(ids, maxListed) {
 			all := map[int64]*IndexEntry{}
 			rows := func() condition { return oneOf("row", slices.Collect(maps.Keys(all))) }
-			if err := readIndexEntries(ctx, m, model, oneOf("id", chunk), rows, all); err != nil {
+			if err := readIndexEntries(ctx, m, oneOf("id", chunk), rows, all); err != nil {
+				return err
+			}
+			err := readVectors(ctx, m, model, rows(), all, func(_ int64, e *IndexEntry) error {
+				v := *e.Vectors
+				v.Corpus, v.Name = slices.Clone(v.Corpus), slices.Clone(v.Name)
+				v.Description, e.Vectors = slices.Clone(v.Description), &v
+				return nil
+			})
+			if err != nil {
 				return err
 			}
 			for _, e := range all {
@@ -142,9 +158,9 @@ func scanIndexEntry(r *sql.Rows) (*IndexEntry, error) {
 	return e, err
 }
 
-// readIndexEntries reads the entries that a condition selects into byRow, with tags, grades and their vectors of model
-// ("" = none). Tables that have no ids are read by rows, which is called when there is an entry in byRow.
-func readIndexEntries(ctx context.Context, m snapshot, model string, selected condition, rows func() condition,
+// readIndexEntries reads the entries that a condition selects into byRow, with tags and grades. Tables that have no ids
+// are read by rows, which is called when there is an entry in byRow.
+func readIndexEntries(ctx context.Context, m snapshot, selected condition, rows func() condition,
 	byRow map[int64]*IndexEntry,
 ) error {
 	err := m.query(ctx, func(r *sql.Rows) error {
@@ -171,45 +187,55 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, selected co
 	if err != nil {
 		return err
 	}
-	tables := rows()
-	err = readTags(ctx, m, tables, func(row int64, tags []string) {
+	return readTags(ctx, m, rows(), func(row int64, tags []string) {
 		if e := byRow[row]; e != nil {
 			e.Tags = tags
 		}
 	})
-	if err != nil || model == "" {
-		return err
+}
+
+// readVectors calls each for those of byRow that have vectors of model, with these, which are valid until each returns.
+// It reads the rows that a condition selects, and none when model is "" or byRow is empty.
+func readVectors(ctx context.Context, m snapshot, model string, rows condition, byRow map[int64]*IndexEntry,
+	each func(row int64, e *IndexEntry) error,
+) error {
+	if model == "" || len(byRow) == 0 {
+		return nil
 	}
+	var buffers [3][]float32
 	return m.query(ctx, func(r *sql.Rows) error {
 		var row int64
 		var by string
 		var dims int
 		var texts [3]sql.RawBytes // valid until the next row
-		err := r.Scan(&row, &by, &dims, &texts[0], &texts[1], &texts[2])
-		if e := byRow[row]; err == nil && e != nil && by == model {
-			e.Vectors, err = unpackVectors(e.ID, by, dims, texts)
+		if err := r.Scan(&row, &by, &dims, &texts[0], &texts[1], &texts[2]); err != nil {
+			return err
 		}
-		return err
-	}, "SELECT row, model, dims, corpus, name, description FROM vectors WHERE "+tables.sql, tables.args...)
+		e := byRow[row]
+		if e == nil || by != model {
+			return nil
+		}
+		e.Vectors = &Vectors{Model: model}
+		for i, to := range []*[]float32{&e.Vectors.Corpus, &e.Vectors.Name, &e.Vectors.Description} {
+			if texts[i] == nil && i > 0 {
+				continue
+			}
+			if dims <= 0 || len(texts[i]) != 4*dims {
+				return fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, e.ID)
+			}
+			buffers[i] = unpackVector(buffers[i][:0], texts[i])
+			*to = buffers[i]
+		}
+		return each(row, e)
+	}, "SELECT row, model, dims, corpus, name, description FROM vectors WHERE "+rows.sql, rows.args...)
 }
 
-// unpackVectors decodes the vectors of corpus, name and description; the last two may be nil. A size that does not
-// match dims is [ErrDamaged].
-func unpackVectors(id, model string, dims int, texts [3]sql.RawBytes) (*Vectors, error) {
-	v := &Vectors{Model: model}
-	for i, to := range []*[]float32{&v.Corpus, &v.Name, &v.Description} {
-		if texts[i] == nil && i > 0 {
-			continue
-		}
-		if dims <= 0 || len(texts[i]) != 4*dims {
-			return nil, fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, id)
-		}
-		*to = make([]float32, dims)
-		for d := range *to {
-			(*to)[d] = math.Float32frombits(binary.LittleEndian.Uint32(texts[i][4*d:]))
-		}
+// unpackVector appends the numbers of a vector as it is stored.
+func unpackVector(to []float32, packed []byte) []float32 {
+	for ; len(packed) >= 4; packed = packed[4:] {
+		to = append(to, math.Float32frombits(binary.LittleEndian.Uint32(packed)))
 	}
-	return v, nil
+	return to
 }
 
 // DropVectors deletes the vectors of entries, so that they are embedded again.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"conclave/subjects"
@@ -25,6 +26,11 @@ func loaded(t *testing.T, s *Store, model string) map[string]IndexEntry {
 		}
 		if _, twice := all[l.ID]; twice {
 			return fmt.Errorf("%s comes twice", l.ID)
+		}
+		if l.Vectors != nil { // valid during the call only
+			v := *l.Vectors
+			v.Corpus, v.Name, v.Description = slices.Clone(v.Corpus), slices.Clone(v.Name), slices.Clone(v.Description)
+			l.Vectors = &v
 		}
 		all[l.ID] = l
 		return nil
