@@ -5,10 +5,12 @@ import (
 	"strings"
 )
 
-// stockPhrase is a wording that published attacks use: one of its starts, and then rest.
+// stockPhrase is a wording that published attacks use: one of its starts, any number of the characters of run, and then
+// rest.
 type stockPhrase struct {
 	tech   technique
 	starts []string
+	run    string
 	rest   func() *regexp.Regexp // anchored at its beginning
 }
 
@@ -19,52 +21,52 @@ const maxPhrase = 200
 var stockPhrases = []stockPhrase{
 	{
 		techOverride,
-		[]string{"ignore", "disregard", "forget", "override"},
+		[]string{"ignore", "disregard", "forget", "override"}, "",
 		pattern(`^\s+(?:(?:all|any|every|of|the|my|your|these|those)\s+){0,4}` +
 			`(?:previous|prior|above|earlier|preceding|original|former)(?:\s+\w+)?\s+` +
 			`(?:instructions?|prompts?|rules|guidelines|directions|directives|commands|orders|tasks?|context)\b`),
 	},
 	{
 		techOverride,
-		[]string{"ignore", "disregard", "forget"},
+		[]string{"ignore", "disregard", "forget"}, "",
 		pattern(`^\s+(?:(?:all|any|of|the)\s+){0,3}(?:your\s+(?:system\s+)?` +
 			`(?:instructions?|prompt|rules|guidelines)|(?:everything|anything|all)\s+(?:above|before|` +
 			`(?:that\s+)?(?:i|you)\s+(?:said|were\s+told|was\s+told|have\s+been\s+told)))\b`),
 	},
 	{
 		techOverride,
-		[]string{"do not", "don't", "never"},
+		[]string{"do not", "don't", "never"}, "",
 		pattern(`^\s+(?:follow|obey)\s+(?:(?:any|the|your|all)\s+){0,2}` +
 			`(?:previous|prior|above|earlier|original)\s+(?:instructions?|rules|orders)\b`),
 	},
 	{
 		techLeak,
-		[]string{"reveal", "print", "show", "repeat", "output", "display", "disclose"},
+		[]string{"reveal", "print", "show", "repeat", "output", "display", "disclose"}, "",
 		pattern(`^\s+(?:me\s+)?(?:your|the)\s+(?:full\s+|entire\s+|whole\s+)?` +
 			`(?:system\s+prompt|(?:initial|hidden|secret|original)\s+(?:prompt|instructions))\b`),
 	},
 	{
 		techSecrecy,
-		[]string{"do not", "don't", "never"},
+		[]string{"do not", "don't", "never"}, "",
 		pattern(`^\s+(?:tell|inform|notify|alert|warn|ask|mention\s+(?:this|it|that)\s+to)\s+the\s+user\b`),
 	},
 	{
 		techAddress,
-		[]string{"instruction", "note", "message", "attention", "notice"},
+		[]string{"instruction", "note", "message", "attention", "notice"}, "",
 		pattern(`^s?(?:\s+(?:to|for)|:)\s+(?:(?:any|all|the|every)\s+){0,2}(?:ai|llm|language\s+model)s?\b`),
 	},
 	{
 		techAddress,
-		[]string{"if you are a"},
+		[]string{"if you are a"}, "",
 		pattern(`^n?\s+(?:ai|llm|(?:large\s+)?language\s+model)\b`),
 	},
-	{techAuthority, []string{"this is an important message from"}, pattern(`^\s+(?:me|the user)\b`)},
-	{techAuthority, []string{"before you can"}, pattern(`^\s+\w+\s+the\s+task\s+that\s+i\s+gave\s+you\b`)},
-	{techDelimiter, []string{"new instructions", "new system instructions"}, pattern(`^\s*:`)},
+	{techAuthority, []string{"this is an important message from"}, "", pattern(`^\s+(?:me|the user)\b`)},
+	{techAuthority, []string{"before you can"}, "", pattern(`^\s+\w+\s+the\s+task\s+that\s+i\s+gave\s+you\b`)},
+	{techDelimiter, []string{"new instructions", "new system instructions"}, "", pattern(`^\s*:`)},
 	{
 		techDelimiter,
-		[]string{"====", "----", "####", "<<<", "[["},
-		pattern(`^[-=#<\[]*\s*(?:end|beginning|start)\s+of\s+(?:the\s+)?` +
+		[]string{"====", "----", "####", "<<<", "[["}, "-=#<[",
+		pattern(`^\s*(?:end|beginning|start)\s+of\s+(?:the\s+)?` +
 			`(?:system\s+prompt|prompt|document|context|instructions|data|session|conversation)\b`),
 	},
 }
@@ -76,7 +78,8 @@ var negation = regexp.MustCompile(`(?:\bnot|n't|\bnever)\s+$`)
 func findPhrases(f *folded) (out []sign) {
 	for _, p := range stockPhrases {
 		for _, start := range p.starts {
-			for from := 0; len(out) < maxSigns; {
+			var m []int // what rest matches behind the run that ends at runEnd
+			for from, runEnd := 0, -1; len(out) < maxSigns; {
 				i := strings.Index(f.text[from:], start)
 				if i < 0 {
 					break
@@ -87,8 +90,12 @@ func findPhrases(f *folded) (out []sign) {
 					p.tech == techOverride && negation.MatchString(f.text[max(0, i-8):i]) {
 					continue // in another word; do not ignore the previous instructions
 				}
-				if m := p.rest().FindStringIndex(f.text[from:min(len(f.text), from+maxPhrase)]); m != nil {
-					out = append(out, newSign(f, p.tech, !isQuoted(f.text, i), i, from+m[1]))
+				if from > runEnd { // not in the run that was read before: a long one is read once
+					runEnd = len(f.text) - len(strings.TrimLeft(f.text[from:], p.run))
+					m = p.rest().FindStringIndex(f.text[runEnd:min(len(f.text), runEnd+maxPhrase)])
+				}
+				if m != nil && runEnd+m[1] <= from+maxPhrase {
+					out = append(out, newSign(f, p.tech, !isQuoted(f.text, i), i, runEnd+m[1]))
 				}
 			}
 		}
