@@ -31,15 +31,6 @@ type Decision struct {
 	Values   json.RawMessage `json:"values"` // answers to the form of the request
 }
 
-// Decided is the response to a decision.
-type Decided struct {
-	ID       string `json:"id"`
-	Accepted bool   `json:"accepted"`
-	State    string `json:"state"`
-	By       string `json:"by"`
-	Remember string `json:"remember"` // what the broker stored, which may be less than requested; "": this call only
-}
-
 // onApprovals lists the calls that wait for the user's approval; with all=1 also those that are decided or expired. It
 // rejects other values of all than 0, 1 and "".
 func (g *Gateway) onApprovals(ctx context.Context, r *http.Request) (any, error) {
@@ -92,7 +83,10 @@ func (g *Gateway) onDecision(ctx context.Context, r *http.Request, in Decision) 
 	case !got.Accepted:
 		return nil, conflictf("already decided: %s by %s; the first decision is final", got.State, got.By)
 	}
-	return Decided{got.ID, got.Accepted, got.State, got.By, got.Remember}, nil
+	// remember is what the broker stored, which may be less than requested; "": this call only
+	return object{
+		{"id", got.ID}, {"accepted", got.Accepted}, {"state", got.State}, {"by", got.By}, {"remember", got.Remember},
+	}, nil
 }
 
 // untilDecided returns a context that only brokerTimeout ends: while the gateway stops, a decision that the broker has

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -154,32 +155,13 @@ func bearerToken(r *http.Request) (token string, ok bool) {
 	return token, ok && strings.EqualFold(scheme, "Bearer")
 }
 
-// findSecret returns the index of the secret among those that have not expired, -1 when it is none of them.
-func findSecret(among []timedSecret, secret string) int {
-	digest, found := digestSecret(secret), -1
-	for i, s := range among {
-		if s.digest.equals(digest) && time.Now().Before(s.expires) {
-			found = i
-		}
-	}
-	return found
-}
-
-// addSecret adds a new secret to list, which keeps at most most of them, and returns it.
-func addSecret(list *[]timedSecret, lifetime time.Duration, most int) (secret string, expires time.Time) {
-	secret, expires = newSecret(), time.Now().Add(lifetime)
-	*list = append(*list, timedSecret{digestSecret(secret), expires})
-	if extra := len(*list) - most; extra > 0 {
-		*list = append([]timedSecret{}, (*list)[extra:]...)
-	}
-	return secret, expires
-}
-
 // newCode returns a login code that is valid once, for codeLifetime.
 func (c *credentials) newCode() (code string, expires time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return addSecret(&c.codes, codeLifetime, maxCodes)
+	code, expires = newSecret(), time.Now().Add(codeLifetime)
+	c.codes = append(slices.Clone(c.codes[max(0, len(c.codes)-maxCodes+1):]), timedSecret{digestSecret(code), expires})
+	return code, expires
 }
 
 // redeemCode exchanges a login code for the cookie of a new login of the browser of r. It is false for a code that is
@@ -187,11 +169,14 @@ func (c *credentials) newCode() (code string, expires time.Time) {
 func (c *credentials) redeemCode(code string, r *http.Request) (*http.Cookie, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := findSecret(c.codes, code)
+	digest := digestSecret(code)
+	i := slices.IndexFunc(c.codes, func(s timedSecret) bool {
+		return s.digest.equals(digest) && time.Now().Before(s.expires)
+	})
 	if i < 0 {
 		return nil, false
 	}
-	c.codes = append(c.codes[:i:i], c.codes[i+1:]...)
+	c.codes = slices.Delete(c.codes, i, i+1)
 	return c.addLogin(r), true
 }
 

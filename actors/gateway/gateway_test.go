@@ -485,7 +485,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"a key twice", "POST", "/query", `{"query":"a","query":"b"}`, 400, "duplicate key"},
 		{"not an object", "POST", "/query", `["hi"]`, 400, "not a JSON object"},
 		{"odd model", "POST", "/query", `{"query":"a","model":"x y"}`, 400, "model"},
-		{"odd wait", "POST", "/query?wait=yes", `{"query":"a"}`, 400, "wait is 0 or 1"},
+		{"odd wait", "POST", "/query?wait=yes", `{"query":"a"}`, 400, "wait must be 0 or 1"},
 		{"odd grade_wait", "POST", "/query?grade_wait=2h", `{"query":"a"}`, 400, "at most 1m"},
 		{"unknown parameter", "POST", "/query?waits=0", `{"query":"a"}`, 400, `unknown parameter \"waits\"`},
 		{"parameter twice", "POST", "/query?wait=0&wait=1", `{"query":"a"}`, 400, "more than once"},

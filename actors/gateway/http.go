@@ -394,26 +394,41 @@ var statusOf = map[string]int{
 	subjects.CodeExpired: http.StatusGatewayTimeout,
 }
 
-// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is
-// logged, and the client gets only the code internal: its text may contain details of the system. Such an error of a
-// client that has disconnected is ignored. Nothing of the response may have been written before.
-func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
+// toProblem returns the problem of an error, nil for one whose text may contain details of the system.
+func toProblem(err error) *problem {
 	var p *problem
 	var f *subjects.Fault
 	switch {
-	case errors.Is(context.Cause(r.Context()), errRevoked):
-		p = errUnauthorized
 	case errors.As(err, &p):
+	case errors.Is(err, errRevoked):
+		p = errUnauthorized
 	case errors.Is(err, errClosing):
 		p = unavailablef("the gateway is stopping; retry in a moment")
 	case errors.As(err, &f) && f != nil && statusOf[f.Code] != 0:
 		p = &problem{status: statusOf[f.Code], Fault: &subjects.Fault{Code: f.Code, Text: f.Text}}
+	}
+	return p
+}
+
+// hideError logs an error and returns the problem that stands for it.
+func (g *Gateway) hideError(err error) *problem {
+	g.out.LogError(err)
+	return errInternal
+}
+
+// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is
+// logged, and the client gets only the code internal: its text may contain details of the system. Such an error of a
+// client that has disconnected is ignored. Nothing of the response may have been written before.
+func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
+	p := toProblem(err)
+	switch {
+	case errors.Is(context.Cause(r.Context()), errRevoked):
+		p = errUnauthorized
+	case p != nil:
+	case r.Context().Err() != nil:
+		return // the client disconnected
 	default:
-		if r.Context().Err() != nil {
-			return // the client disconnected
-		}
-		g.out.LogError(fmt.Errorf("handling %s %s: %w", r.Method, r.URL.Path, err))
-		p = errInternal
+		p = g.hideError(fmt.Errorf("handling %s %s: %w", r.Method, r.URL.Path, err))
 	}
 	if p.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="conclave"`)
@@ -448,12 +463,12 @@ func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// readLimited returns a JSON body of at most limit bytes.
-func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+// readLimited returns a body of at most limit bytes, whose media type is one of accepted.
+func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int64, accepted ...string) ([]byte, error) {
 	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
+	if len(types) != 1 || !isText(types[0], accepted) || r.Header.Get("Content-Encoding") != "" {
 		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send "+
-			"Content-Type: application/json without Content-Encoding")
+			"Content-Type: %s without Content-Encoding", accepted[0])
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
@@ -462,7 +477,7 @@ func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int6
 		return nil, tooLargef("body too large; at most %d KB", limit>>10)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return nil, malformedf("incomplete body, or timeout after %s", g.bodyTimeout)
+		return nil, malformedf("incomplete body, or timeout")
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it is for the body only
 	return data, nil
@@ -472,7 +487,7 @@ func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int6
 // incomplete after bodyTimeout, unknown fields, an encoded body, and any content type but JSON: a form on another
 // site's page can send the others without a preflight request.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) error {
-	data, err := g.readLimited(w, r, maxBody)
+	data, err := g.readLimited(w, r, maxBody, subjects.TypeJSON)
 	if err != nil {
 		return err
 	}
@@ -482,19 +497,15 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 	return nil
 }
 
-// isJSON reports whether contentType is application/json, in UTF-8 when it names a charset. Other parameters make it
-// false.
-func isJSON(contentType string) bool {
+// isText reports whether contentType is one of the media types accepted, in UTF-8 when it names a charset. Other
+// parameters make it false.
+func isText(contentType string, accepted []string) bool {
 	base, params, err := mime.ParseMediaType(contentType)
-	if err != nil || base != subjects.TypeJSON {
+	if err != nil || !slices.Contains(accepted, base) {
 		return false
 	}
-	for k, v := range params {
-		if k != "charset" || !strings.EqualFold(v, "utf-8") {
-			return false
-		}
-	}
-	return true
+	charset, named := params["charset"]
+	return len(params) == 0 || len(params) == 1 && named && strings.EqualFold(charset, "utf-8")
 }
 
 // checkParams checks the query string strictly: it rejects names that are not among rt.params, and repeated ones, so a

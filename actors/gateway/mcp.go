@@ -28,7 +28,7 @@ func (g *Gateway) newMCPHandler() http.Handler {
 
 // onMCP passes a request to the handler of the protocol. It rejects a batch, in which one request would be many calls.
 func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
-	data, err := g.readLimited(w, r, maxBody)
+	data, err := g.readLimited(w, r, maxBody, subjects.TypeJSON)
 	if err != nil {
 		return err
 	}
@@ -178,21 +178,18 @@ func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Too
 
 // explainToClient returns an error whose text a client may see, and logs every other one.
 func (g *Gateway) explainToClient(err error) error {
-	var p *problem
 	var f *subjects.Fault
-	switch {
+	switch p := toProblem(err); {
 	case err == nil:
 		return nil
-	case errors.As(err, &p):
+	case p != nil:
 		return errors.New(p.Fault.Text)
 	case errors.As(err, &f):
 		return errors.New(f.Text)
-	case errors.Is(err, context.Canceled), errors.Is(err, errClosing), errors.Is(err, errTimeout), errors.Is(err,
-		errRevoked):
+	case errors.Is(err, context.Canceled):
 		return errors.New("the request ended before there was a result")
 	}
-	g.out.LogError(err)
-	return errors.New("internal error; see the log of the gateway")
+	return errors.New(g.hideError(err).Fault.Text)
 }
 
 // askForClient stores a question and waits for its answer. When ctx ends the question is cancelled, unless it has a

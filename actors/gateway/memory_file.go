@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net/http"
 	"time"
 
@@ -124,24 +122,15 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 // maxImport, other content types, an encoded body, a line longer than [client.MaxExportLine], an invalid entry, and a
 // body without entries.
 func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subjects.MemoryEntry, error) {
-	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || !isNDJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send "+
-			"Content-Type: %s without Content-Encoding", typeNDJSON)
-	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(6 * g.bodyTimeout)) // larger than other bodies
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxImport))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(6 * g.bodyTimeout)) // larger than other bodies
+	data, err := g.readLimited(w, r, maxImport, typeNDJSON, "application/jsonl")
+	if p := toProblem(err); p != nil && p.status == http.StatusRequestEntityTooLarge {
 		return nil, tooLargef("body too large; at most %d MB. Import larger files with: conclave memory import",
 			maxImport>>20)
-	case err != nil:
-		w.Header().Set("Connection", "close")
-		return nil, malformedf("incomplete body, or timeout")
 	}
-	_ = rc.SetReadDeadline(time.Time{}) // the deadline is for the body only
+	if err != nil {
+		return nil, err
+	}
 	var out []subjects.MemoryEntry
 	for e, err := range client.ReadExport(bytes.NewReader(data)) {
 		var line *client.LineError
@@ -159,10 +148,4 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 		return nil, malformedf("no entries; send one JSON object on each line")
 	}
 	return out, nil
-}
-
-// isNDJSON reports whether contentType is one of newline-delimited JSON.
-func isNDJSON(contentType string) bool {
-	base, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (base == typeNDJSON || base == "application/jsonl")
 }

@@ -277,7 +277,7 @@ func noModel(name string) error {
 
 // readLenient decodes a JSON body of at most limit bytes and ignores unknown fields.
 func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
-	data, err := g.readLimited(w, r, limit)
+	data, err := g.readLimited(w, r, limit, subjects.TypeJSON)
 	if err != nil {
 		return err
 	}

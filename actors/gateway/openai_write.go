@@ -3,12 +3,9 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
-
-	"conclave/subjects"
 )
 
 // completionWriter writes a reply in OpenAI's form: one JSON object, or a stream of server-sent events that begins with
@@ -150,15 +147,9 @@ func (o *completionWriter) fail(err error) error {
 	if !o.hasBegun() {
 		return err
 	}
-	var p *problem
-	var f *subjects.Fault
-	switch {
-	case errors.As(err, &p):
-	case errors.As(err, &f):
-		p = &problem{status: http.StatusBadGateway, Fault: f}
-	default:
-		o.g.out.LogError(err)
-		p = errInternal
+	p := toProblem(err)
+	if p == nil {
+		p = o.g.hideError(err)
 	}
 	if o.response != nil {
 		o.writeResponseFailure(p.toOpenAI())

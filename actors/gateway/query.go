@@ -166,13 +166,9 @@ func (q *Question) setKeyedIDs(keys []string, caller *clientAccess, content any)
 // duration or is longer than a minute.
 func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err error) {
 	p := r.URL.Query()
-	wait, window.duration = true, g.cfg.GradeWait
-	switch v := p.Get("wait"); v {
-	case "", "1":
-	case "0":
-		wait = false
-	default:
-		return false, window, malformedf("wait is 0 or 1")
+	wait, window.duration = p.Get("wait") != "0", g.cfg.GradeWait
+	if err := checkFlag("wait", p.Get("wait")); err != nil {
+		return false, window, err
 	}
 	if v := p.Get("grade_wait"); v != "" {
 		if window.duration, err = strict.ParseDuration(v); err != nil || window.duration > time.Minute {
@@ -369,10 +365,10 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 		}, &answerRecord{}
 	}
 	a := Answer{
-		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls,
-		Notes: r.Notes, State: state,
+		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, State: state,
+		ToolCalls: append([]subjects.ToolCall{}, r.ToolCalls...), Notes: append([]subjects.Note{}, r.Notes...),
 		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
-		Deliberations: r.Deliberations,
+		Deliberations: append([]subjects.DeliberationSummary{}, r.Deliberations...),
 		Grade:         rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{},
 		EventLog: []LogEntry{},
 		Dropped:  rec.dropped,
@@ -382,15 +378,6 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q questi
 		seconds = max(seconds, ev.Time.Sub(rec.events[0].Time).Seconds())
 		a.Events = append(a.Events, ev.Subject)
 		a.EventLog = append(a.EventLog, LogEntry{newEvent(ev), seconds})
-	}
-	if a.ToolCalls == nil {
-		a.ToolCalls = []subjects.ToolCall{}
-	}
-	if a.Deliberations == nil {
-		a.Deliberations = []subjects.DeliberationSummary{}
-	}
-	if a.Notes == nil {
-		a.Notes = []subjects.Note{}
 	}
 	status := http.StatusOK
 	if r.Error != nil && strings.TrimSpace(r.Answer) == "" {

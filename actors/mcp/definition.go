@@ -135,8 +135,10 @@ func cleanSchema(schema any) (json.RawMessage, string, error) {
 	if len(raw) > 8*maxSchema {
 		return nil, "", fmt.Errorf("its schema has %d bytes, at most %d are allowed", len(raw), maxSchema)
 	}
-	v, err := decodeSchema(raw)
-	if err != nil {
+	var v any
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber() // its numbers keep every digit
+	if err := decoder.Decode(&v); err != nil {
 		return nil, "", errors.New("its schema is not JSON")
 	}
 	object, ok := v.(map[string]any)
@@ -158,14 +160,6 @@ func cleanSchema(schema any) (json.RawMessage, string, error) {
 		return nil, "", fmt.Errorf("its schema has %d bytes, at most %d are allowed", len(raw), maxSchema)
 	}
 	return raw, c.words.String(), nil
-}
-
-// decodeSchema decodes a schema; its numbers keep every digit.
-func decodeSchema(raw json.RawMessage) (v any, err error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	err = d.Decode(&v)
-	return v, err
 }
 
 // dropped are the keywords of a schema that do not restrict a value and that a model need not read.

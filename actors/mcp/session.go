@@ -152,15 +152,6 @@ func (s *Session) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("connecting to the MCP server %s: %s", s.name, s.clean(err.Error(), 600))
 }
 
-// Methods that a server may send to a client.
-const (
-	methodPing        = "ping"
-	methodToolsChange = "notifications/tools/list_changed"
-	methodSampling    = "sampling/createMessage"
-	methodElicit      = "elicitation/create"
-	methodRoots       = "roots/list"
-)
-
 // filterRequests refuses every request of a server but a ping and a question to the user, and drops every notification
 // but that its tools changed. A server gets no model and no folder by asking: what it may use is in its settings.
 func filterRequests(o Options) sdk.Middleware {
@@ -172,26 +163,26 @@ func filterRequests(o Options) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			switch {
-			case method == methodPing:
+			case method == "ping":
 				return next(ctx, method, req)
-			case method == methodToolsChange:
+			case method == "notifications/tools/list_changed":
 				if o.Changed != nil {
 					o.Changed()
 				}
 				return nil, nil
 			case strings.HasPrefix(method, "notifications/"):
 				return nil, nil
-			case method == methodElicit && o.Elicit != nil:
+			case method == "elicitation/create" && o.Elicit != nil:
 				p, _ := req.GetParams().(*sdk.ElicitParams)
 				return o.Elicit(ctx, p), nil
-			case method == methodElicit:
+			case method == "elicitation/create":
 				refused("it asked you a question, which was declined: an MCP server gets no input from you")
 				return &sdk.ElicitResult{Action: "decline"}, nil
-			case method == methodSampling:
+			case method == "sampling/createMessage":
 				refused("it asked for an answer of the model, which was refused")
 				return nil, errors.New("conclave does not run its model for servers; return your data as the result " +
 					"of the tool")
-			case method == methodRoots:
+			case method == "roots/list":
 				refused("it asked for your folders, which was refused")
 				return nil, errors.New("conclave has no roots; the user allows paths in the settings of the server")
 			}

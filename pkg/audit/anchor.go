@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -284,15 +285,8 @@ func hasValidHash(head subjects.AuditHead) bool {
 	if head.Seq == 0 {
 		return head.Hash == ""
 	}
-	if len(head.Hash) != 64 {
-		return false
-	}
-	for i := range len(head.Hash) {
-		if c := head.Hash[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	_, err := hex.DecodeString(head.Hash)
+	return err == nil && len(head.Hash) == 64 && head.Hash == strings.ToLower(head.Hash)
 }
 
 // makeHeadsDir creates the heads folder with mode 0700 unless it exists. It denies a folder that its group or other
