@@ -296,8 +296,23 @@ func TestChatApproval(t *testing.T) {
 		f.goOn <- struct{}{}
 		c.shows("decided as " + question)
 	}
-	c.keys("\x04")
+	// A command at the prompt is one, and decides nothing.
+	c.enter("approval last")
+	asked := next(t, f.asked)
+	q := open(strings.Repeat("9", 32))
+	q.SessionID, q.QueryID = asked.SessionID, asked.QueryID
+	k.pose(q)
+	c.shows("allow web_fetch? [y/N] ▌")
+	c.repeat("y", "[y/N] y")
+	c.keys(strings.Repeat("\x7f", 200) + "/quit")
+	c.shows("[y/N] /quit▌")
+	c.keys("\r")
 	c.ends(cli.ExitOK)
+	select {
+	case got := <-k.decisions:
+		t.Errorf("/quit decided %s", got)
+	default:
+	}
 }
 
 // TestChatApprovesTogether: the calls of one reply are one question, each with its arguments; one that comes after they

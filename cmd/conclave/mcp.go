@@ -264,7 +264,7 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 	}
 	s, ok := cfg.MCP.Servers[name]
 	if !ok {
-		return cli.Fail(cli.ExitAbsent, "mcp.yaml has no server "+name, "see "+a.Program()+" mcp list")
+		return cli.Fail(cli.ExitFailed, "mcp.yaml has no server "+name, "see "+a.Program()+" mcp list")
 	}
 	r, err := inspectMCP(ctx, a, cfg, name, s, func(ctx context.Context, s *mcp.Session, r *mcpReport) (err error) {
 		if tool != "" {
@@ -354,7 +354,7 @@ func removeServer(ctx context.Context, a *cli.App, name string) (said string, er
 	at := slices.IndexFunc(principals, func(o subjects.Principal) bool { return o.Name == subjects.MCPPrincipal(name) })
 	switch {
 	case !configured && at < 0:
-		return "", cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
+		return "", cli.Fail(cli.ExitFailed, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
 	case at < 0:
 		return "removed " + name + " from mcp.yaml; it was not added, so it had no account",
 			config.SetMCPServer(a.Home, name, nil)

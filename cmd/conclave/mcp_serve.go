@@ -52,7 +52,7 @@ yours.`,
 				}
 				data, err := file.Read(path, 1<<10)
 				if errors.Is(err, fs.ErrNotExist) {
-					return cli.Fail(cli.ExitAbsent, "no client is named "+name, "add it with "+a.Program()+
+					return cli.Fail(cli.ExitFailed, "no client is named "+name, "add it with "+a.Program()+
 						" principal add "+name+" --kind client")
 				}
 				if err != nil {

@@ -84,7 +84,7 @@ func (x *modelExamination) run(ctx context.Context, c *client.Client) error {
 	}
 	isNamed := func(m subjects.ModelInfo) bool { return isSameModel(m.Name, x.model) }
 	if x.model != "" && !slices.ContainsFunc(list.Models, isNamed) {
-		return cli.Fail(cli.ExitAbsent, "there is no model "+x.model, "choose one from "+x.Program()+" model list")
+		return cli.Fail(cli.ExitFailed, "there is no model "+x.model, "choose one from "+x.Program()+" model list")
 	}
 	stored, err := c.Watch(ctx, subjects.MemoryStored.Name, 0)
 	if err != nil {

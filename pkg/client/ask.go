@@ -85,6 +85,7 @@ const (
 	// the same for a question that no generator has started, or that was given up
 	untakenGrace   = time.Second
 	deltaGrace     = 500 * time.Millisecond // for the live copy of an answer that the log already has
+	stateGrace     = 2 * time.Second        // for the event that a model call began, of which text has come
 	lookInterval   = 5 * time.Second        // between reads of the log without a hint: a hint can be lost
 	criticPresence = 200 * time.Millisecond // for a critic to answer a ping after the answer
 )
@@ -119,6 +120,8 @@ type Query struct {
 	calls   map[string]string // tool by call id, of the calls that were reported
 	started bool              // a generator works on it
 	critic  bool              // a critic that grades has answered the ping
+	step    int               // the last model call that the log says began
+	early   []Delta           // of a later model call: they wait for what the log has before it
 	grade   *subjects.Critique
 
 	deltaSubject, thinkingSubject, pingInbox string
@@ -327,6 +330,7 @@ type ending struct {
 	liveCopy bool               // the live copy of the answer has arrived, and with it every delta
 	failure  *subjects.Fault    // delivered at giveUp unless an answer comes first
 	giveUp   <-chan time.Time
+	late     <-chan time.Time // when early deltas are delivered without the event before them
 }
 
 // awaitEnd sends updates until the question has ended and returns the [Answer] or [Failure]; nil when the query was
@@ -335,7 +339,8 @@ type ending struct {
 //
 // A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who
 // published it, and in which order, is read from the event log. An answer in the log waits for its live copy, which
-// comes after the last delta, so that deltas precede it; after [deltaGrace] it is delivered without.
+// comes after the last delta, so that deltas precede it; after [deltaGrace] it is delivered without. Deltas of a model
+// call wait up to [stateGrace] for the event that it began, so that the tool calls before it precede them.
 func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 	var (
 		end     ending
@@ -351,12 +356,15 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 	for {
 		more := q.readEvents(work, &end)
 		if end.answer != nil && end.liveCopy {
+			q.sendEarly(&end)
 			return Answer{*end.answer}
 		}
 		select {
 		case <-more:
 		case m := <-q.messages:
 			q.receive(m, &end)
+		case <-end.late:
+			q.sendEarly(&end)
 		case <-q.status:
 			q.events.Feed.WakeUp()
 		case <-end.settled:
@@ -403,6 +411,9 @@ func (q *Query) readEvents(ctx context.Context, end *ending) (more <-chan struct
 			if u := q.readUpdate(e); u != nil {
 				q.send(u)
 			}
+			if len(q.early) > 0 && q.early[0].Step <= q.step {
+				q.sendEarly(end)
+			}
 		case out.Response != nil:
 			end.answer, end.settled = out.Response, time.After(deltaGrace)
 		default:
@@ -419,6 +430,15 @@ func (q *Query) readEvents(ctx context.Context, end *ending) (more <-chan struct
 	return nil
 }
 
+// sendEarly sends the deltas that waited for the log.
+func (q *Query) sendEarly(end *ending) {
+	for _, d := range q.early {
+		q.step = max(q.step, d.Step)
+		q.send(d)
+	}
+	q.early, end.late = nil, nil
+}
+
 // receive handles one live message: it sends a delta or live output of a tool as an update, notes the critic's reply to
 // the ping, and has the log read for the copy of a stored event of this query. Every other message is ignored.
 func (q *Query) receive(m *nats.Msg, end *ending) {
@@ -433,7 +453,12 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 		var d subjects.Delta
 		if e.Decode(&d) {
 			q.started = true
-			q.send(Delta{d, e.Subject == q.thinkingSubject})
+			q.early = append(q.early, Delta{d, e.Subject == q.thinkingSubject})
+			if q.early[0].Step <= q.step {
+				q.sendEarly(end)
+			} else if end.late == nil {
+				end.late = time.After(stateGrace)
+			}
 		}
 	case e.Query == q.ID && isToolOutput:
 		q.send(ToolOutput{output})
@@ -515,6 +540,7 @@ func (q *Query) readUpdate(e Event) Update {
 		q.started = true
 		switch s.Code {
 		case "":
+			q.step = max(q.step, s.Step)
 			return State{s, strings.Join(words, ".")}
 		case subjects.NoteGraded:
 			return nil

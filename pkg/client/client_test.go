@@ -158,6 +158,44 @@ func TestAskReportsUpdatesInOrder(t *testing.T) {
 	}
 }
 
+// TestAskReportsCallsBeforeTheText: text of a model call that outruns the event log is reported behind the tool calls
+// before that model call.
+func TestAskReportsCallsBeforeTheText(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	generator, broker := f.as("generator"), f.as("broker")
+	q := f.ask(t.Context(), client.Question{Text: "?", Timeout: time.Minute})
+	about, calls := generator.WithIDs(q.Session, q.ID), broker.WithIDs(q.Session, q.ID)
+	for n, text := range []string{"It is ", "now."} {
+		emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{
+			QueryID: q.ID, Step: 2, N: n, Text: text,
+		})
+	}
+	emit(t, calls, with(t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{
+		CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{}`),
+	})
+	f.bus.AwaitEvents()
+	emit(t, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{
+		SessionID: q.Session, QueryID: q.ID, To: "GENERATING", Step: 2,
+	})
+	f.bus.AwaitEvents()
+	emit(t, about, subjects.ResponseGeneration, response(q, "It is now."))
+	var got []string
+	for u := range q.Updates() {
+		switch u := u.(type) {
+		case client.Delta:
+			got = append(got, u.Text)
+		case client.ToolCall:
+			got = append(got, "call")
+		case client.Failure:
+			t.Fatal(u.Fault)
+		}
+	}
+	if want := []string{"call", "It is ", "now."}; !slices.Equal(got, want) {
+		t.Errorf("updates %q, want %q", got, want)
+	}
+}
+
 func TestAskReportsDeadLetterAsFailure(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

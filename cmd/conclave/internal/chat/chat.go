@@ -114,6 +114,8 @@ type model struct {
 	last    *subjects.Response
 	offline bool // the connection is lost; what runs and waits goes on when it is back
 	quit    bool
+
+	modelNotes map[string]bool // texts of notes about the model that were shown
 }
 
 // newModel returns a conversation without a turn.
@@ -134,7 +136,7 @@ func newModel(ctx context.Context, o Options) *model {
 	input.Focus()
 	m := &model{
 		Options: o, ctx: ctx, screen: term.NewInline(o.App.Out), input: input, history: openHistory(o.App),
-		reportUntil: time.Now().Add(modeWait),
+		reportUntil: time.Now().Add(modeWait), modelNotes: map[string]bool{},
 	}
 	m.measure()
 	return m

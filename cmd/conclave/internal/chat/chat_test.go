@@ -2,6 +2,7 @@ package chat
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -24,6 +27,36 @@ func TestIdleDrawsNothing(t *testing.T) {
 	}
 	if _, cmd := m.Update(frameMsg{}); cmd != nil || m.scheduled {
 		t.Error("a frame schedules another one")
+	}
+}
+
+// TestHelpFits: nothing of /help is cut off at 80 columns.
+func TestHelpFits(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	var out bytes.Buffer
+	m := newModel(t.Context(), Options{App: cli.New(nil, &out, &out)}) // 80 columns, as it is no terminal
+	m.showHelp("")
+	if got := strings.Join(m.lines, "\n"); strings.Contains(got, "...") || !strings.Contains(got, "quit when nothing") {
+		t.Errorf("cut off:\n%s", got)
+	}
+}
+
+// TestNotesAboutTheModel: a note about the model is shown whole, once in a conversation; one about the answer each time.
+func TestNotesAboutTheModel(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	var out bytes.Buffer
+	m := newModel(t.Context(), Options{App: cli.New(nil, &out, &out)})
+	why := strings.Repeat("Ollama does not answer at http://127.0.0.1:11434, ", 4) + "start it"
+	for range 2 {
+		m.turn = &turn{Transcript: view.NewTranscript(m, m.modelNotes)}
+		for _, n := range []subjects.Note{{Code: subjects.NoteModel, Text: why}, {Code: "clipped", Text: "cut"}} {
+			m.turn.Show(client.Note{Note: n})
+		}
+		m.turn.PrintNotes()
+	}
+	got := strings.Join(m.lines, " ")
+	if strings.Count(got, why) != 1 || strings.Count(got, "note: cut") != 2 {
+		t.Errorf("notes: %q", m.lines)
 	}
 }
 

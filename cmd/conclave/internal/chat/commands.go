@@ -38,8 +38,7 @@ func init() {
 	slashCommands = []slashCommand{
 		{"/help", "", "list the commands and keys", (*model).showHelp, nil},
 		{
-			"/model", "[name]", "list the models, or choose one for the next questions; " + ownModel +
-				": that of the role again", (*model).chooseModel,
+			"/model", "[name]", "list the models, or choose one; " + ownModel + ": as before", (*model).chooseModel,
 			func(m *model, _ string) []string { return append([]string{ownModel}, m.names.models...) },
 		},
 		{
@@ -50,9 +49,9 @@ func init() {
 		{"/memory", "<words>", "search the memory as the assistant does", (*model).searchMemory, nil},
 		{"/why", "", "show what the last answer is based on", (*model).explainAnswer, nil},
 		{"/changes", "", "list what calls changed in your files", (*model).listChanges, nil},
-		{"/undo", "[id] yes", "show what an undo of the last change restores; with yes do it", (*model).undo, nil},
+		{"/undo", "[id] yes", "show what an undo would restore; with yes: do it", (*model).undo, nil},
 		{"/stop", "", "stop the running answer", (*model).stopAnswer, nil},
-		{"/retry", "", "ask the last question again, with the criticism of its answer", (*model).retry, nil},
+		{"/retry", "", "ask again, with the criticism of the last answer", (*model).retry, nil},
 		{
 			"/attach", "<file>", "attach a file to the next question, as untrusted content", (*model).attachFile,
 			completePath,

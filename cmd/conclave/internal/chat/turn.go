@@ -8,6 +8,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/term/markdown"
@@ -84,7 +85,7 @@ func (m *model) ask(text string) tea.Cmd {
 	m.next = client.Question{}
 	q.Session, q.Model, q.Text, q.Graded = m.Session, m.Model, cmp.Or(text, subjects.PipedQuestion), true
 	ctx, cancel := context.WithCancel(m.ctx)
-	t := &turn{cancel: cancel, Transcript: view.NewTranscript(m)}
+	t := &turn{cancel: cancel, Transcript: view.NewTranscript(m, m.modelNotes)}
 	m.turn = t
 	store := func() tea.Msg {
 		query, err := m.Client.Ask(ctx, q)
@@ -183,8 +184,13 @@ func (m *model) Talk(line string) {
 	m.note("%s", line)
 }
 
-// Note implements [view.Printer].
-func (m *model) Note(line string) { m.Talk(line) }
+// Note implements [view.Printer]. A note is not clipped.
+func (m *model) Note(line string) {
+	m.turn.Interrupt()
+	for l := range strings.SplitSeq(ansi.Wrap(term.Plain(line), m.width(), ""), "\n") {
+		m.print(m.paint(term.Dim, l))
+	}
+}
 
 // PrintBlock implements [view.Printer]: a blank line precedes each block.
 func (m *model) PrintBlock(b markdown.Block, _ bool) {
@@ -329,11 +335,15 @@ func (m *model) showApprovals() {
 }
 
 // onApprovalKey edits the answer to the question about the calls. Enter decides: everything but a clear yes denies. A
-// yes without the word, where one is needed, and numbers of no call are asked again.
+// yes without the word, where one is needed, and numbers of no call are asked again. A command decides nothing.
 func (m *model) onApprovalKey(k tea.KeyPressMsg) tea.Cmd {
 	b := m.batch
 	switch {
 	case b.sent, time.Now().Before(b.early):
+	case k.String() == "enter" && strings.HasPrefix(b.typed, "/"):
+		line := b.typed
+		b.typed = ""
+		return m.command(line)
 	case k.String() == "enter":
 		decisions, complaint := b.Parse(b.typed, m.word())
 		if complaint != "" {

@@ -73,7 +73,7 @@ func (s *screen) endLine() {
 // newScreen returns the screen of a question.
 func newScreen(o AnswerOptions) *screen {
 	s := &screen{AnswerOptions: o, spinner: newSpinner(o.Streams)}
-	s.Transcript = NewTranscript(s)
+	s.Transcript = NewTranscript(s, map[string]bool{})
 	return s
 }
 

@@ -37,13 +37,15 @@ type Transcript struct {
 
 	results []subjects.ToolResult // of the calls so far, as the broker reports them
 	noted   map[subjects.Note]bool
+	models  map[string]bool // texts of notes about models that the user has seen, also with earlier questions
 	held    []subjects.Note // to be shown before the next thing
 	tree    taskTree        // of a task
 }
 
-// NewTranscript returns the transcript of a question that was just asked.
-func NewTranscript(to Printer) Transcript {
-	return Transcript{to: to, noted: map[subjects.Note]bool{}}
+// NewTranscript returns the transcript of a question that was just asked. A note about the model that is in models is
+// not repeated; others of them are added to it.
+func NewTranscript(to Printer, models map[string]bool) Transcript {
+	return Transcript{to: to, noted: map[subjects.Note]bool{}, models: models}
 }
 
 // Show prints an update as it comes: pieces of the answer, and lines about states, calls, deliberations and progress.
@@ -92,9 +94,9 @@ func (t *Transcript) showDelta(d client.Delta) {
 	if begins {
 		t.said = append(t.said, before)
 		t.beginText()
+		t.PrintNotes() // later ones wait for the end of the text
 	}
 	if text != "" {
-		t.PrintNotes()
 		t.printBlocks(t.text.Write(t.plain.Next(text)))
 	}
 }
@@ -135,9 +137,13 @@ func (t *Transcript) talk(format string, v ...any) {
 // holdNote holds a note back until something follows: the last one before a failed answer is about the failure, which
 // is printed as an error. The demo model has a notice of its own at the end.
 func (t *Transcript) holdNote(n subjects.Note) {
-	if !t.noted[n] && !n.IsDemoModel() {
-		t.noted[n] = true
-		t.held = append(t.held, n)
+	if t.noted[n] || n.IsDemoModel() || t.models[n.Text] {
+		return
+	}
+	t.noted[n] = true
+	t.held = append(t.held, n)
+	if n.Code == subjects.NoteModel {
+		t.models[n.Text] = true
 	}
 }
 

@@ -108,6 +108,22 @@ func TestWordsBeforeACallAreShownOnce(t *testing.T) {
 	}
 }
 
+// TestNoteDoesNotCutTheAnswer: a note that comes between two pieces of the answer is printed below it.
+func TestNoteDoesNotCutTheAnswer(t *testing.T) {
+	t.Parallel()
+	master, slave := termtest.Open(t)
+	v := NewAnswerView(AnswerOptions{Streams: term.NewStreams(nil, slave, slave)})
+	v.Show(client.Delta{Delta: subjects.Delta{Text: "The "}})
+	v.Show(client.Note{Note: subjects.Note{Code: subjects.NoteModel, Text: "another one answers"}})
+	v.Show(client.Delta{Delta: subjects.Delta{N: 1, Text: "capital is Paris."}})
+	v.End(subjects.Response{Answer: "The capital is Paris."}, func() *subjects.Critique { return nil })
+	text := termtest.ReadAll(t, master, slave)
+	if at := strings.Index(text, "note: another one answers"); at < strings.Index(text, "The capital is Paris.") ||
+		!strings.Contains(text, "The capital is Paris.") {
+		t.Errorf("%q", text)
+	}
+}
+
 // Warnings about a result are printed on stderr and cannot control the terminal.
 func TestToolWarnings(t *testing.T) {
 	t.Parallel()
