@@ -231,6 +231,39 @@ func TestPageSaysWhatIsSo(t *testing.T) {
 	t.Run("waiting", func(t *testing.T) { testWaitingIsSaid(t, p) })
 }
 
+// TestPageFirstLook: the first screen shows its first words on a phone and promises nothing that is not so; a question
+// that was asked before the page was opened, and waits for the user, has its text and its state everywhere.
+func TestPageFirstLook(t *testing.T) {
+	s, p := openScriptedPage(t)
+	p.show(360, 640, "light")
+	p.visit("/chat", ".welcome")
+	if got := eval[float64](p, `document.querySelector(".welcome h2").getBoundingClientRect().top
+		- document.querySelector("#log").getBoundingClientRect().top`); got < 0 {
+		t.Errorf("the first words are %.0f px above the screen", -got)
+	}
+	for _, wrong := range []string{"stays on this machine", "could send or change something"} {
+		if got := p.text(".welcome"); strings.Contains(got, wrong) {
+			t.Errorf("the page says %q", got)
+		}
+	}
+	p.show(1280, 800, "light")
+	var soup struct {
+		Session string `json:"session_id"`
+	}
+	s.call(t.Context(), http.MethodPost, "/query?wait=0", map[string]string{"query": "Read the soup recipe at " +
+		"http://cook.example.org/soup for me."}, &soup)
+	p.visit("/approvals", ".approval")
+	for path, where := range map[string]string{"/runs": "main tbody tr", "/chat/" + soup.Session: ".turn .user"} {
+		p.visit(path, where)
+		p.waitFor(`document.querySelector(` + quoteJS(where) + `).textContent.includes("Read the soup recipe")`)
+	}
+	p.waitFor(`document.querySelector(".sessions li .title [role=img]")?.ariaLabel === "waiting for you"`)
+	if got := p.text("main .turn"); !strings.Contains(got, "waiting for you") {
+		t.Errorf("the chat shows %q", got)
+	}
+	p.checkQuiet()
+}
+
 // TestPageFits: on a phone the pictures are as wide as the screen, words in tables are not broken, and what belongs
 // together stands together; nothing moves while the page loads.
 func TestPageFits(t *testing.T) {

@@ -89,7 +89,7 @@ func TestPagePictures(t *testing.T) {
 		},
 		{name: "agents", path: "/agents", wait: ".ops tbody tr"},
 		{name: "agent", path: "/agents/critic", wait: ".figures"},
-		{name: "settings", path: "/agents/generator/settings", wait: ".settings"},
+		{name: "settings", path: "/settings", wait: ".settings tbody tr"},
 		{name: "models", path: "/models", wait: ".ops tbody tr"},
 		{name: "machines", path: "/machines", wait: ".empty-state"},
 		{name: "doctor", path: "/doctor", wait: ".ops tbody tr"},

@@ -106,6 +106,9 @@ export function run(id) {
   return r;
 }
 
+// questionOf is the text of a question. The first one of a session is its title, until the answer brings the text.
+export const questionOf = (r) => r.query || (state.sessions.find((s) => s.session_id === r.session && s.running && !s.turns)?.title ?? "");
+
 export const isRunning = (r) => !r.response && !r.failed;
 
 // stateOf is the state of a question in the one word that it has everywhere: in the page, in the terminal, in events and metrics.

@@ -380,8 +380,8 @@ const welcome = (session) =>
     : session && !store.state.conversations.has(session)
       ? html`<p class="quiet">Loading the conversation.</p>`
       : html`<div class="welcome">
-        <h2>Ask anything.<br />It stays on this machine.</h2>
-        <p class="lead">Every tool call is authorized and written to an audit log. A call that could send or change something asks you first.</p>
+        <h2>Ask anything.<br />Every answer says what left this machine.</h2>
+        <p class="lead">Every tool call is authorized and written to an audit log. What a page or a file wants and you did not order asks you first, unless it can be undone.</p>
         ${needsModel(store.state.health?.model) ? html`<p class="first-run"><a class="button primary" href="/models">Fetch a model</a> <span class="quiet">${store.state.health.model.demo_model ? "Until then the built-in demo model answers." : `The assistant's model, ${store.state.health.model.model}, is not on this machine yet.`}</span></p>` : nothing}
         <ul class="examples">
           ${examples.map(([text, what]) => html`<li><button type="button" @click=${() => send(session ?? "", text)}><span>${text}</span><span class="quiet">${what}</span></button></li>`)}
@@ -431,7 +431,7 @@ function turn(r, running, turns) {
   const tools = [...r.tools.values()].filter((t) => !isRecall(t));
   const waiting = [...store.state.approvals.values()].filter((a) => a.query_id === r.id);
   return html`<article class="turn" aria-label="Question and answer" aria-busy=${running} data-query=${r.id} data-turn=${r.id}>
-    ${question(r.id, r.session, r.query, r.attachments)}
+    ${question(r.id, r.session, store.questionOf(r), r.attachments)}
     ${r.recalled.length || recall ? recallCard(r.recalled, recall) : nothing}
     ${r.thinking ? html`<details class="thinking"><summary>${icon("think")}${r.thinkingSince ? `Thinking, ${seconds(r.thinkingMs + Date.now() - r.thinkingSince)}` : `Thought${r.thinkingMs ? ` for ${seconds(r.thinkingMs)}` : ""}, about ${count(Math.ceil(r.thinking.length / 4), "token")}`}</summary><p class="thought">${visible(r.thinking)}</p></details>` : nothing}
     ${tools.map(toolCard)}
@@ -547,7 +547,7 @@ export function drawn([session]) {
   }
   for (const e of renderers.keys()) if (!e.isConnected) renderers.delete(e);
   if (log && anchor && !anchor.frames) holdAnchor(log);
-  if (log && (following || pending === session || log.dataset.session !== session)) {
+  if (log && !log.querySelector(".welcome") && (following || pending === session || log.dataset.session !== session)) {
     log.scrollTop = log.scrollHeight;
     log.dataset.session = session ?? "";
     follow(true);

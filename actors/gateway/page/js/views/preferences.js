@@ -27,7 +27,7 @@ const ten = [
   { title: "Search", text: "Who searches the web. The words of a search go to that provider.", setting: "web_search.provider" },
   { title: "Language", text: "Language of search results, such as en or de; empty: as the provider decides.", setting: "web_search.language" },
   { title: "Folders", text: "What the assistant may read and write of your files.", value: () => html`<code>${visible(folders()) || "none"}</code>`, more: html`Under <code>paths</code> in <code>manifest.yaml</code>: what an agent may reach is not changed from a browser.` },
-  { title: "Approvals", text: "A call that could send or change something waits for you.", value: () => notifyChoice(), more: html`<a href="/approvals">Remembered decisions</a>` },
+  { title: "Approvals", text: "What untrusted content wants and you did not order waits for you, unless it can be undone.", value: () => notifyChoice(), more: html`<a href="/approvals">Remembered decisions</a>` },
   { title: "Critic", text: "Grades every answer, with a model of its own where there is one.", setting: "critic.enabled" },
   { title: "Memory", text: "Stores what you say, and recalls it in later conversations.", setting: "memory.enabled", more: html`<a href="/memory">What is stored</a>` },
   { title: "Appearance", text: "Light or dark, in this browser.", value: () => html`<label class="sr" for="set-theme">Appearance</label><select id="set-theme" @change=${(e) => setTheme(e.target.value)}>${themes.map((t) => html`<option value=${t} ?selected=${t === theme()}>${t}</option>`)}</select>` },

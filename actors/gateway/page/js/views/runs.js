@@ -27,7 +27,7 @@ export function view([id]) {
   return html`<div class="page wide-page"><h1>Runs</h1>
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Runs"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">State</th><th scope="col">Grade</th><th scope="col" class="num">Time</th><th scope="col" class="num">Tools</th><th scope="col" class="num">Events</th><th scope="col">Asked</th></tr></thead><tbody>
-          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${questionState(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
+          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(store.questionOf(r) || r.id)}</a></td><td>${questionState(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
         </tbody></table></div>`
       : loading("events") ?? empty("runs", "No run yet", "Every question becomes a run: who did what, when, and what the broker decided. It is drawn from the event log, live and after a reload.", html`<a class="button primary" href="/chat">Ask a question</a>`)}
   </div>`;
@@ -44,7 +44,7 @@ export function runPanel(id, compact = false) {
   }
   const tools = [...r.tools.values()];
   return html`
-    ${compact ? nothing : html`<h1 dir="auto">${visible(r.query || "Run")}</h1>`}
+    ${compact ? nothing : html`<h1 dir="auto">${visible(store.questionOf(r) || "Run")}</h1>`}
     <p class="facts">
       ${questionState(r)}<span>${seconds((r.ended || Date.now()) - r.began)}</span><span>${r.response?.model ?? ""}</span>
       ${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback, r.grade.self_graded) : nothing}
@@ -232,7 +232,7 @@ function tree(r) {
   const calls = t.spans.filter((s) => s.call);
   const item = (s) => html`<li><button type="button" class="node ${s.kind}" @click=${() => ((shown.picked = s.result ?? s.event), store.changed())}><span class="dot ${s.kind}"></span>${visible(s.title)} <span class="quiet">${seconds(s.to - s.from)}${s.note ? `, ${s.note}` : ""}</span></button></li>`;
   return html`<ul class="tree">
-    <li><b>you</b> <span class="quiet">${visible(clip(r.query, 90))}</span><ul>
+    <li><b>you</b> <span class="quiet">${visible(clip(store.questionOf(r), 90))}</span><ul>
       ${agents.map((a) => html`<li><b>${a}</b><ul>
         ${t.spans.filter((s) => s.lane === a && s.kind !== "state").map(item)}
         ${calls.filter((s) => (s.caller ?? "").split(".").join(" ") === a || (s.caller ?? "").split(".")[0] === a).map((s) => html`<li><button type="button" class="node ${s.kind}" @click=${() => ((shown.picked = s.result ?? s.event), store.changed())}><span class="dot ${s.kind}"></span>${s.title} <span class="quiet">${seconds(s.to - s.from)}</span></button>

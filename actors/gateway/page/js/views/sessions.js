@@ -47,7 +47,8 @@ export function sessionList([open], active) {
   for (const r of store.state.runs.values()) if (r.session && !known.has(r.session) && isFresh(r)) first.set(r.session, { session_id: r.session, title: r.query, updated: r.began, fresh: true });
   const list = [...first.values(), ...store.state.sessions.toSorted((a, b) => Boolean(b.pinned) - Boolean(a.pinned))].filter((s) => (s.title ?? "").toLowerCase().includes(words));
   const [away, here] = [list.filter((s) => s.archived), list.filter((s) => !s.archived)];
-  const row = (s) => sessionRow(s, active && s.session_id === open, running.has(s.session_id));
+  const waiting = new Set([...store.state.approvals.values()].map((a) => a.session_id));
+  const row = (s) => sessionRow(s, active && s.session_id === open, waiting.has(s.session_id) ? "waiting for you" : running.has(s.session_id) ? "running" : "");
   return html`<section class="sessions" aria-label="Sessions">
     <div class="sessions-head">
       <label class="find">${icon("search")}<input type="search" aria-label="Search the sessions" placeholder="Search sessions" .value=${shown.search} @input=${(e) => search(e.target.value)} /></label>
@@ -63,8 +64,8 @@ export function sessionList([open], active) {
   </section>`;
 }
 
-const sessionRow = (s, isOpen, isRunning) => html`<li class=${isOpen ? "open" : ""}>
-  <a href="/chat/${s.session_id}" aria-current=${isOpen ? "page" : nothing}><span class="title">${isRunning ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${s.pinned ? html`<span class="pinned" title="Pinned">${icon("pin")}<span class="sr">pinned: </span></span>` : nothing}${s.session_id.startsWith("schedule_") ? html`<span role="img" title="scheduled" aria-label="scheduled">${icon("clock")}</span> ` : nothing}${visible(s.title || "Untitled")}</span>${clientLabel(s.session_id)}<span class="quiet">${age(s.updated)}</span></a>
+const sessionRow = (s, isOpen, state) => html`<li class=${isOpen ? "open" : ""}>
+  <a href="/chat/${s.session_id}" aria-current=${isOpen ? "page" : nothing}><span class="title">${state ? html`<span class=${state === "running" ? "spinner" : "waits"} role="img" aria-label=${state} title=${state}></span>` : nothing}${s.pinned ? html`<span class="pinned" title="Pinned">${icon("pin")}<span class="sr">pinned: </span></span>` : nothing}${s.session_id.startsWith("schedule_") ? html`<span role="img" title="scheduled" aria-label="scheduled">${icon("clock")}</span> ` : nothing}${visible(s.title || "Untitled")}</span>${clientLabel(s.session_id)}<span class="quiet">${age(s.updated)}</span></a>
   ${s.fresh || (s.running && !s.turns) ? nothing : html`<span class="reveal">
     <button type="button" class="ghost" aria-label="${s.pinned ? "Unpin" : "Pin"} the session ${s.title}" @click=${() => change(s, { pinned: !s.pinned })}>${icon("pin")}</button>
     <button type="button" class="ghost" aria-haspopup="true" aria-label="More about the session ${s.title}" @click=${(e) => openMenu(s, e.currentTarget)}>${icon("more")}</button>
