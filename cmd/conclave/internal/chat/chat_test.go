@@ -41,7 +41,8 @@ func TestHelpFits(t *testing.T) {
 	}
 }
 
-// TestNotesAboutTheModel: a note about the model is shown whole, once in a conversation; one about the answer each time.
+// TestNotesAboutTheModel: a note about the model is shown whole, once in a conversation; one about the answer each
+// time.
 func TestNotesAboutTheModel(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	var out bytes.Buffer
