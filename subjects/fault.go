@@ -1,6 +1,9 @@
 package subjects
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Fault codes on the bus. A code never changes its meaning.
 const (
@@ -73,6 +76,14 @@ func (f *Fault) Error() string { return f.Code + ": " + f.Text }
 // Faultf returns a fault with a formatted text.
 func Faultf(code, format string, a ...any) *Fault {
 	return &Fault{Code: code, Text: fmt.Sprintf(format, a...)}
+}
+
+// CodeOf returns the code of the fault in err, "" when there is none.
+func CodeOf(err error) string {
+	if f, ok := errors.AsType[*Fault](err); ok && f != nil {
+		return f.Code
+	}
+	return ""
 }
 
 // ErrorCode returns the code of f in a reply to a request on s: its own, and on a raw subject the number that the micro

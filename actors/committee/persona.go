@@ -119,7 +119,7 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 	if err := ctx.Err(); err != nil {
 		return loop.State{}, err
 	}
-	v.emitWorking(ctx)
+	actor.EmitView(ctx, t.Out, subjects.DeliberationEvent, v.event(subjects.DeliberationWorking), t.Query.QueryID)
 	of := t.abilities(v.persona)
 	a := agent.NewLoop(wire.Client{
 		Out: t.Out, Role: subjects.RoleAssistant, Hint: t.Query.Hint, Timeout: cfg.Wall,
@@ -145,17 +145,6 @@ func (v *voice) speak(ctx context.Context) (loop.State, error) {
 		State:   loop.State{Messages: []model.Message{{Role: model.User, Content: question}}},
 	}
 	return loop.RunTurn(ctx, a, in, v.hooks(ctx))
-}
-
-// emitWorking publishes that the persona begins. It is a view of the turn, and a failure is only logged.
-func (v *voice) emitWorking(ctx context.Context) {
-	topic, err := subjects.DeliberationEvent.With(v.t.Query.QueryID)
-	if err == nil {
-		err = actor.EmitAsync(ctx, v.t.Out, topic, v.event(subjects.DeliberationWorking))
-	}
-	if err != nil {
-		v.t.Out.LogError(err)
-	}
 }
 
 // event is an event of this persona's turn.

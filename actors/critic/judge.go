@@ -1,6 +1,7 @@
 package critic
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,9 +78,7 @@ func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.M
 		return v, err
 	}
 	echo := text.Clip(reply, maxEcho)
-	if echo == "" {
-		echo = "(nothing)" // a server may reject an empty message
-	}
+	echo = cmp.Or(echo, "(nothing)") // a server may reject an empty message
 	r = append(r, model.Message{Role: model.Assistant, Content: echo},
 		model.Message{Role: model.User, Content: reminders[allowed]})
 	v, _, err = c.askModel(ctx, out, r, replySchema(allowed), allowed)
@@ -152,13 +151,10 @@ func isTransient(err error) bool {
 		model.ErrNoTools) {
 		return false
 	}
-	var f *subjects.Fault
-	if errors.As(err, &f) && f != nil {
-		switch f.Code {
-		case subjects.CodeMalformed, subjects.CodeTooLarge, subjects.CodeDenied, subjects.CodePermission,
-			subjects.CodeStopped:
-			return false
-		}
+	switch subjects.CodeOf(err) {
+	case subjects.CodeMalformed, subjects.CodeTooLarge, subjects.CodeDenied, subjects.CodePermission,
+		subjects.CodeStopped:
+		return false
 	}
 	return true
 }

@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -32,9 +33,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	if !record.Began.IsZero() {
 		r.Usage.Millis = t.Out.Now().Sub(record.Began).Milliseconds()
 	}
-	if r.Model == "" {
-		r.Model = t.role.Model
-	}
+	r.Model = cmp.Or(r.Model, t.role.Model)
 	r.Labels, r.Recalls = t.results.Result()
 	if r.Labels == nil { // no untrusted input: say so explicitly, because memory relies on labels
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}

@@ -36,8 +36,7 @@ func (t *turn) discoverTools(ctx context.Context) []model.Tool {
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			why := "no reply"
-			var f *subjects.Fault
-			if actor.IsReplyFault(err) && errors.As(err, &f) {
+			if f, ok := errors.AsType[*subjects.Fault](err); ok && actor.IsReplyFault(err) {
 				why = text.OneLine(f.Text, maxTextBytes)
 			}
 			t.Note(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed ("+why+")")

@@ -6,10 +6,8 @@ import "strings"
 // stored for words that end with a question mark: the answer to them is remembered anyway.
 func SelectWithheldTools(words string) (names []string) {
 	words = strings.TrimRight(words, " \n\"')»”")
-	for _, mark := range []string{"?", "？", "؟"} {
-		if strings.HasSuffix(words, mark) {
-			return []string{saveTool}
-		}
+	if strings.HasSuffix(words, "?") || strings.HasSuffix(words, "？") || strings.HasSuffix(words, "؟") {
+		return []string{saveTool}
 	}
 	return nil
 }

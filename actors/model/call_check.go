@@ -3,7 +3,6 @@ package model
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -85,8 +84,7 @@ func (m *Model) runCallStep(ctx context.Context, out actor.Out, t target, s call
 		return false, err
 	}
 	reply, err := m.runOwnChat(ctx, out, t, r)
-	var f *subjects.Fault
-	if errors.As(err, &f) && f.Code == subjects.CodeModelMalformed {
+	if subjects.CodeOf(err) == subjects.CodeModelMalformed {
 		return false, nil
 	}
 	return s.Passes(model.Message{Role: model.Assistant, Content: reply.Content, Calls: reply.Calls}), err

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,9 +34,7 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		return subjects.EmbedReply{}, m.refuse(ctx, out, rec, err)
 	}
 	name := in.Body.Model
-	if name == "" {
-		name = m.cfg.Roles[subjects.RoleEmbeddings]
-	}
+	name = cmp.Or(name, m.cfg.Roles[subjects.RoleEmbeddings])
 	t, err := m.findEmbedder(ctx, name, begun)
 	rec.Tool = name
 	if err == nil {

@@ -173,7 +173,7 @@ func (c *machineCall) readOnce(ctx context.Context) error {
 	for p, err := range actor.AskStream(attempt, m.out, topic, c.body) {
 		timer.Stop() // the caller may be slow
 		switch {
-		case actor.IsReplyFault(err) && !isUnavailable(err):
+		case actor.IsReplyFault(err) && subjects.CodeOf(err) != subjects.CodeUnavailable: // else it may be back soon
 			return c.explain(err)
 		case err != nil:
 			return nil // silent, cut, or a piece was lost
@@ -215,13 +215,6 @@ func (c *machineCall) readOnce(ctx context.Context) error {
 	return nil
 }
 
-// isUnavailable reports whether a fault says that the actor of the machine stops, or has too much to do: it may be back
-// soon.
-func isUnavailable(err error) bool {
-	var f *subjects.Fault
-	return errors.As(err, &f) && f.Code == subjects.CodeUnavailable
-}
-
 // emit yields a chunk and reports whether the caller goes on.
 func (c *machineCall) emit(chunk model.Chunk) bool {
 	if !c.yield(chunk, nil) {
@@ -233,8 +226,8 @@ func (c *machineCall) emit(chunk model.Chunk) bool {
 // explain returns the error of the call for a fault of the machine. A call that the machine does not know any more is
 // lost.
 func (c *machineCall) explain(err error) error {
-	var f *subjects.Fault
-	if errors.As(err, &f) && (f.Code == subjects.CodeStopped || f.Code == subjects.CodeModelCut && c.body.Next > 0) {
+	code := subjects.CodeOf(err)
+	if code == subjects.CodeStopped || code == subjects.CodeModelCut && c.body.Next > 0 {
 		return &lostError{c.machine.name, fmt.Sprintf("%s does not know the call any more: it was restarted, or was "+
 			"cut off for too long", c.machine.name), c.started}
 	}
@@ -243,8 +236,7 @@ func (c *machineCall) explain(err error) error {
 
 // decodeError returns the error for a fault of the machine, with a bounded text that names it.
 func (c *machine) decodeError(err error) error {
-	var f *subjects.Fault
-	if errors.As(err, &f) && f != nil {
+	if f, ok := errors.AsType[*subjects.Fault](err); ok && f != nil {
 		bounded := subjects.Faultf(f.Code, "%s: %s", c.name, text.OneLine(f.Text, maxText/2))
 		if actor.IsReplyFault(err) {
 			return wire.DecodeError(actor.ReplyFault(bounded))

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -43,9 +44,7 @@ func (m *Model) observeReply(turn context.Context, t target, role, query string,
 		span.Set(telemetry.String(telemetry.GenAIInputMessages, input), telemetry.String(telemetry.GenAIOutputMessages,
 			output))
 	}
-	if role == "" {
-		role = "none"
-	}
+	role = cmp.Or(role, "none")
 	switch {
 	case turn.Err() != nil:
 		telemetry.Count(turn, &telemetry.ModelCalls, t.key(), role, "stopped")

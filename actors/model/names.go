@@ -98,9 +98,7 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 		}
 		for _, i := range infos {
 			name := qualifiedName(serverName, i.Name)
-			if i.Remote == "" {
-				i.Remote = s.remoteHost
-			}
+			i.Remote = cmp.Or(i.Remote, s.remoteHost)
 			refused, calls := m.checkRemote(name, i.Name, i.Remote), ""
 			var test *subjects.CallTest
 			if refused == nil {

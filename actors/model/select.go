@@ -146,9 +146,8 @@ func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 	}
 	t, err := m.findAnyModel(ctx, names[0], s)
 	t.notice = joinNotices(notice, t.notice)
-	var gone *disconnectedError
 	if errors.Is(err, model.ErrMissing) && errors.Is(missing, model.ErrUnreachable) ||
-		errors.Is(err, model.ErrUnreachable) && errors.As(missing, &gone) {
+		errors.Is(err, model.ErrUnreachable) && errors.As(missing, new(*disconnectedError)) {
 		err = missing
 	} else if errors.Is(err, model.ErrMissing) {
 		err = fmt.Errorf("%w; no other model is installed that could answer", missing)
@@ -158,8 +157,8 @@ func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 
 // canSkip reports whether the search for a model goes on after an error: another machine may have the next one.
 func (m *Model) canSkip(err error) bool {
-	var gone *disconnectedError
-	return errors.As(err, &gone) || errors.Is(err, model.ErrUnreachable) && m.machines.areAnyConnected()
+	return errors.As(err, new(*disconnectedError)) ||
+		errors.Is(err, model.ErrUnreachable) && m.machines.areAnyConnected()
 }
 
 // listCandidates lists the models that may answer, the preferred one first: the requested one alone, or the role's own,
@@ -240,9 +239,7 @@ func (m *Model) checkRemote(name, backendName, host string) error {
 	if !isRemote(backendName, host) || m.cfg.AllowsRemote(name) {
 		return nil
 	}
-	if host == "" {
-		host = "Ollama's cloud"
-	}
+	host = cmp.Or(host, "Ollama's cloud")
 	return fmt.Errorf("%w: %s would send the conversation to %s; to allow that, write allow_remote: [%q] in "+
 		"models.yaml",
 		model.ErrRemote, name, text.Clip(host, 100), name)

@@ -220,8 +220,7 @@ func extractObject(reply string) []byte {
 
 // describeInvalid words a validation error for the model, with the rejected value where it is known.
 func describeInvalid(err error) error {
-	var e *jsonschema.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*jsonschema.Error](err); ok {
 		return errors.New(e.ErrorWithValue())
 	}
 	return fmt.Errorf("the reply is not the JSON object of the schema: %w", err)

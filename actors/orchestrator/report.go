@@ -192,9 +192,7 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 	if note := t.keepCandidates(ctx, candidates, res.Labels, state); note != "" {
 		res.Notes = append(res.Notes, subjects.Note{Code: subjects.NoteCandidates, Text: note})
 	}
-	if report == "" {
-		report = assembleReport(r.Subtasks)
-	}
+	report = cmp.Or(report, assembleReport(r.Subtasks))
 	switch {
 	case state == subjects.TaskStopped:
 		res.Notes = append(res.Notes, subjects.Note{

@@ -323,12 +323,6 @@ func (t *task) tokensLeft() int {
 
 // emitProgress publishes a change of the task without waiting: it is a view of the task, and a failure is only logged.
 func (t *task) emitProgress(p subjects.TaskProgress) {
-	topic, err := subjects.TaskProgressEvent.With(t.Query.QueryID)
-	if err == nil {
-		p.TaskID = t.Query.QueryID
-		err = actor.EmitAsync(context.Background(), t.Out, topic, p)
-	}
-	if err != nil {
-		t.Out.LogError(err)
-	}
+	p.TaskID = t.Query.QueryID
+	actor.EmitView(context.Background(), t.Out, subjects.TaskProgressEvent, p, p.TaskID)
 }

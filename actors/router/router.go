@@ -78,12 +78,11 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	}
 	// Only the router may publish here, so no other account can use up a message id that it could guess.
 	err = actor.EmitOnce(ctx, out, topic, "turn-"+key, q)
-	var f *subjects.Fault
-	switch errors.As(err, &f); {
-	case f != nil && f.Code == subjects.CodeTooLarge:
-		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "the question is too long")
-	case f != nil && f.Code == subjects.CodeFull:
-		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "too many questions of the last 30 days "+
+	switch code := subjects.CodeOf(err); code {
+	case subjects.CodeTooLarge:
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, code, "the question is too long")
+	case subjects.CodeFull:
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, code, "too many questions of the last 30 days "+
 			"are stored. The question was not stored and will not be answered")
 	}
 	return err

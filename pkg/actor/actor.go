@@ -198,8 +198,7 @@ func rawMessage[T any](in *inbound) (Msg[T], error) {
 	}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "malformed"
-		var rejected strict.DecodeError
-		if errors.As(err, &rejected) {
+		if rejected, ok := errors.AsType[strict.DecodeError](err); ok {
 			why = rejected.Reason
 		}
 		return m, errMalformed{subjects.Faultf(subjects.CodeMalformed, "%v", err), why}
@@ -216,6 +215,5 @@ func Fatal(err error) error { return fatal{err} }
 func (f fatal) Unwrap() error { return f.error }
 
 func isFatal(err error) bool {
-	var f fatal
-	return errors.As(err, &f)
+	return errors.As(err, new(fatal))
 }

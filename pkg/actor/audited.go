@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,11 +122,7 @@ func (p *Permit) outcome(err error) (status, reason string) {
 	case err == nil:
 		return subjects.StatusOK, ""
 	}
-	var f *subjects.Fault
-	if errors.As(err, &f) && f != nil && f.Code != "" {
-		return subjects.StatusFailed, f.Code
-	}
-	return subjects.StatusFailed, subjects.CodeInternal
+	return subjects.StatusFailed, cmp.Or(subjects.CodeOf(err), subjects.CodeInternal)
 }
 
 // unrecorded is the error of an act whose outcome was not stored.
@@ -242,9 +239,7 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 // for a full audit log, and quotes nothing of err.
 func (g *Gate) noAudit(err error) *subjects.Fault {
 	what := g.NotDone
-	if what == "" {
-		what = "nothing was done"
-	}
+	what = cmp.Or(what, "nothing was done")
 	if errors.Is(err, audit.ErrFull) {
 		return subjects.Faultf(subjects.CodeNoAudit, "the audit is full, so %s; stop conclave and run conclave audit "+
 			"rotate", what)

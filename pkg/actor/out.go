@@ -74,6 +74,18 @@ func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T)
 	return publishBody(ctx, out, t, body, false)
 }
 
+// EmitView publishes an event that is a view of the work, on the topic with these tokens, without waiting: a failure is
+// only logged.
+func EmitView[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, tokens ...string) {
+	t, err := t.With(tokens...)
+	if err == nil {
+		err = EmitAsync(ctx, out, t, body)
+	}
+	if err != nil {
+		out.LogError(err)
+	}
+}
+
 // EmitOnce publishes an event under an id that the caller stored before, and returns when it is stored. Published again
 // under that id after a crash, within the stream's dedupe window, it is stored once. The topic must have a stream, and
 // the id must be unguessable: see [NewID]. It rejects what [Emit] rejects. [Bucket] does the storing.
@@ -474,8 +486,7 @@ func serverOf(spec subjects.Spec) string { return cmp.Or(spec.Server(), spec.Nam
 // IsNoResponder reports whether err is that of a request without a responder. The server says so, or the responder
 // itself, whose empty reply with the status 503 looks the same: it is no proof that nothing ran.
 func IsNoResponder(err error) bool {
-	var n noResponder
-	return errors.As(err, &n)
+	return errors.As(err, new(noResponder))
 }
 
 // replyFault marks a fault that came in a reply.
@@ -489,6 +500,5 @@ func ReplyFault(f *subjects.Fault) error { return replyFault{f} }
 // IsReplyFault reports whether err is a fault that the responder sent. Such a fault proves nothing: the responder may
 // claim "unavailable" and have acted. Other faults are made by the runtime: no responder, timeout.
 func IsReplyFault(err error) bool {
-	var r replyFault
-	return errors.As(err, &r)
+	return errors.As(err, new(replyFault))
 }

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,9 +114,7 @@ type routeRun struct {
 // Start fails or panics; the connections are then closed. Handlers do not end with ctx.
 func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Health) (_ *running, err error) {
 	role := spec.Role
-	if role == "" {
-		role = spec.Name
-	}
+	role = cmp.Or(role, spec.Name)
 	closed := make(chan struct{})
 	nc, err := dial(role, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {

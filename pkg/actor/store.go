@@ -197,8 +197,7 @@ func retryInCluster(ctx context.Context, clustered, repeatable bool, f func(cont
 // isUnsent reports whether err means that nothing was stored, or that an earlier attempt under the same id is being
 // stored.
 func isUnsent(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.ErrorCode == errCodeNoMetaLeader || api.ErrorCode == errCodeIDInProcess
 	}
 	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||

@@ -246,8 +246,8 @@ func (a *Agent) askTool(ctx context.Context, service subjects.Service[subjects.T
 
 // isTransient reports whether a later attempt may succeed: no broker is running, or it is stopping or busy.
 func isTransient(err error) bool {
-	var f *subjects.Fault
-	return errors.As(err, &f) && (f.Code == subjects.CodeUnavailable || f.Code == subjects.CodeBusy)
+	code := subjects.CodeOf(err)
+	return code == subjects.CodeUnavailable || code == subjects.CodeBusy
 }
 
 // clipInFrame clips a framed result to most bytes and keeps the last line, which ends the frame around untrusted
@@ -302,9 +302,7 @@ func DescribeFault(f *subjects.Fault) loop.Result {
 	default:
 		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, text.Clip(f.Text, 2<<10))
 	}
-	if r.Fault == "" {
-		r.Fault = subjects.CodeTool
-	}
+	r.Fault = cmp.Or(r.Fault, subjects.CodeTool)
 	return r
 }
 

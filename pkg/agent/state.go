@@ -17,11 +17,5 @@ const (
 // EmitState publishes a state of an actor, or of an agent below it, without waiting: it is a view of the work, and a
 // failure is only logged. path is the name of the actor and the agents below it. The ids of out are those of s.
 func EmitState(out actor.Out, s subjects.AgentState, path ...string) {
-	topic, err := subjects.AgentStateEvent.With(path...)
-	if err == nil {
-		err = actor.EmitAsync(context.Background(), out, topic, s)
-	}
-	if err != nil {
-		out.LogError(err)
-	}
+	actor.EmitView(context.Background(), out, subjects.AgentStateEvent, s, path...)
 }

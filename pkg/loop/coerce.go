@@ -64,8 +64,7 @@ func describeProblem(err error) string {
 	if err == nil {
 		return ""
 	}
-	var e *jsonschema.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*jsonschema.Error](err); ok {
 		return e.ErrorWithValue()
 	}
 	return "the arguments are invalid: " + err.Error()

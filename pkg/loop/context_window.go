@@ -135,12 +135,9 @@ func isCompleteGroup(group []model.Message) bool {
 	if head.Role == model.ToolRole || head.Role == model.System || len(head.Calls) != len(group)-1 {
 		return false
 	}
-	for _, c := range head.Calls {
-		if !slices.ContainsFunc(group[1:], func(m model.Message) bool { return m.CallID == c.ID }) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(head.Calls, func(c model.Call) bool {
+		return !slices.ContainsFunc(group[1:], func(m model.Message) bool { return m.CallID == c.ID })
+	})
 }
 
 // buildRequest is the next request and its estimated prompt tokens, and notes what had to be left out. offer says

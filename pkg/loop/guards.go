@@ -178,12 +178,9 @@ func (t *turn) finishWithoutModel(ctx context.Context) error {
 // hasToolResult reports whether a call of this turn other than the recall succeeded, that is, has a result without a
 // fault.
 func (t *turn) hasToolResult() bool {
-	for i := range t.state.Finished {
-		if d := &t.state.Finished[i]; d.Result.Fault == "" && d.Layer != LayerRecall {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
+		return d.Result.Fault == "" && d.Layer != LayerRecall
+	})
 }
 
 // hasCalls reports whether the turn has made a call other than the recall.

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -268,9 +269,7 @@ func (s *replyScanner) emitPart(rest []byte) {
 		return
 	}
 	n := bytes.IndexAny(rest[1:], "<\n") + 1
-	if n == 0 {
-		n = len(rest)
-	}
+	n = cmp.Or(n, len(rest))
 	if s.lineStart && bytes.HasPrefix(rest, []byte(fence)) {
 		line, _, _ := bytes.Cut(rest[len(fence):min(len(rest), maxStart)], []byte("\n"))
 		s.inCode = !s.inCode && bytes.IndexByte(line, '`') < 0

@@ -84,8 +84,7 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 	who := subjects.Caller{Account: req.As}
 	for _, c := range req.Spawn {
 		child, err := r.system.Spawn(ctx, who, c, session, at.query)
-		var fault *subjects.Fault
-		if errors.As(err, &fault) { // without the agent there is no call
+		if fault, denied := errors.AsType[*subjects.Fault](err); denied { // without the agent there is no call
 			at.response = &subjects.Response{QueryID: at.query, Error: fault}
 			return nil
 		}
@@ -119,23 +118,15 @@ func (r *runner) hasCrash() bool {
 // waitForResult waits until the broker's copy of the result is in the event log, and fails when ctx ends. The copy is
 // stored asynchronously, and the expectations are checked against the log.
 func (r *runner) waitForResult(ctx context.Context, query string, res subjects.ToolResult) error {
-	pattern := subjects.ToolResultEvent.LiveSubject()
-	for {
-		events, err := r.system.ReadEvents(ctx, r.first)
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			call, _ := e.Field("call_id")
-			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == res.Tool && e.Query == query &&
-				call == res.CallID {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for the event of the result of %s: %w", res.Tool, ctx.Err())
-		case <-time.After(10 * time.Millisecond): // the user's account cannot create a consumer on the stream
-		}
+	isResult := func(e Event) bool {
+		call, _ := e.Field("call_id")
+		t, ok := subjects.Match(subjects.ToolResultEvent.LiveSubject(), e.Subject)
+		return ok && t[0] == res.Tool && e.Query == query && call == res.CallID
 	}
+	// the user's account cannot create a consumer on the stream
+	err := r.poll(ctx, nil, 10*time.Millisecond, func() bool { return slices.ContainsFunc(r.events, isResult) })
+	if err != nil {
+		err = fmt.Errorf("waiting for the event of the result of %s: %w", res.Tool, err)
+	}
+	return err
 }

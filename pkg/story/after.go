@@ -32,24 +32,34 @@ func (r *runner) waitForEvents(ctx context.Context, i int) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
-	tick := time.NewTicker(pollInterval)
+	missing := ""
+	err := r.poll(ctx, r.live, pollInterval, func() bool {
+		missing = r.firstMissing(wants)
+		return missing == ""
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = r.stepError(i, "after", fmt.Errorf("timeout: waiting for %s after %s", missing,
+			strict.FormatDuration(r.opts.AnswerTimeout)))
+	}
+	return err
+}
+
+// poll reads the events, again after each message on wake and each interval, until done reports true or ctx ends, whose
+// error it then returns.
+func (r *runner) poll(ctx context.Context, wake <-chan Event, interval time.Duration, done func() bool) error {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		if err := r.readEvents(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
-		missing := r.firstMissing(wants)
-		if missing == "" {
+		if done() {
 			return nil
 		}
 		select {
-		case <-r.live: // any event
+		case <-wake:
 		case <-tick.C:
 		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return r.stepError(i, "after", fmt.Errorf("timeout: waiting for %s after %s", missing,
-					strict.FormatDuration(r.opts.AnswerTimeout)))
-			}
 			return ctx.Err()
 		}
 	}
@@ -62,13 +72,7 @@ func (r *runner) firstMissing(wants []EventPattern) string {
 		if r.opts.Live && w.scriptedOnly {
 			continue
 		}
-		n := 0
-		for _, e := range r.events {
-			if w.matches(e) {
-				n++
-			}
-		}
-		if n < max(w.times, 1) {
+		if n := w.count(r.events); n < max(w.times, 1) {
 			return fmt.Sprintf("%s (%d so far)", w, n)
 		}
 	}

@@ -305,12 +305,7 @@ func listCalls(calls []subjects.ToolCall) (out []string) {
 func (c *checker) checkEvents() []Failure {
 	e := c.story.Events
 	for i, w := range e.Present {
-		n := 0
-		for _, ev := range c.events {
-			if w.matches(ev) {
-				n++
-			}
-		}
+		n := w.count(c.events)
 		switch path := fmt.Sprintf("events.present[%d]", i); {
 		case c.isSkipped(w):
 		case n == 0:
@@ -320,11 +315,8 @@ func (c *checker) checkEvents() []Failure {
 		}
 	}
 	for i, w := range e.Absent {
-		for _, ev := range c.events {
-			if !c.isSkipped(w) && w.matches(ev) {
-				c.fail(fmt.Sprintf("events.absent[%d]", i), "unexpected event %s: %s", w, ev)
-				break
-			}
+		if at := slices.IndexFunc(c.events, w.matches); at >= 0 && !c.isSkipped(w) {
+			c.fail(fmt.Sprintf("events.absent[%d]", i), "unexpected event %s: %s", w, c.events[at])
 		}
 	}
 	c.checkOrder(e.InOrder)

@@ -188,6 +188,16 @@ func (w EventPattern) matches(e Event) bool {
 	return true
 }
 
+// count is the number of events that match.
+func (w EventPattern) count(events []Event) (n int) {
+	for _, e := range events {
+		if w.matches(e) {
+			n++
+		}
+	}
+	return n
+}
+
 // Field returns a field of the body by its path, such as "error.code" or "tool_calls.0.tool": a string as it is, other
 // values as JSON. It reports false when the field is missing or null.
 func (e Event) Field(path string) (string, bool) {

@@ -77,26 +77,17 @@ func (s *Story) validateActions(i int) error {
 			return err
 		}
 	}
-	for _, of := range []struct {
-		field string
-		there bool
-		turn  func() int
-	}{
-		{"request", t.Request != nil && t.Request.Of != 0, func() int { return t.Request.Of }},
-		{"feedback", t.Feedback != nil && t.Feedback.Query == "", func() int { return t.Feedback.Of }},
-	} {
-		if !of.there {
-			continue
+	if t.Request != nil && t.Request.Of != 0 {
+		if err := s.validateOf(path+".request.of", i, t.Request.Of); err != nil {
+			return err
 		}
-		at := path + "." + of.field + ".of"
-		if n := of.turn(); n < 1 || n > len(s.Turns) {
-			return s.invalid(at, "must be a turn from 1 to %d", len(s.Turns))
-		} else if strings.TrimSpace(s.Turns[n-1].Query) == "" {
-			return s.invalid(at, "turn %d has no question", n)
-		} else if n > i {
-			return s.invalid(at, "turn %d is not earlier", n)
-		} else if of.field == "request" && t.Session != "" {
-			return s.invalid(path+".session", "must be omitted: the session is that of turn %d", n)
+		if t.Session != "" {
+			return s.invalid(path+".session", "must be omitted: the session is that of turn %d", t.Request.Of)
+		}
+	}
+	if t.Feedback != nil && t.Feedback.Query == "" {
+		if err := s.validateOf(path+".feedback.of", i, t.Feedback.Of); err != nil {
+			return err
 		}
 	}
 	switch f := t.Feedback; {
@@ -111,54 +102,55 @@ func (s *Story) validateActions(i int) error {
 	return nil
 }
 
+// validateOf checks that turn n, from 1, is one with a question before turn i, from 0.
+func (s *Story) validateOf(path string, i, n int) error {
+	switch {
+	case n < 1 || n > len(s.Turns):
+		return s.invalid(path, "must be a turn from 1 to %d", len(s.Turns))
+	case strings.TrimSpace(s.Turns[n-1].Query) == "":
+		return s.invalid(path, "turn %d has no question", n)
+	case n > i:
+		return s.invalid(path, "turn %d is not earlier", n)
+	}
+	return nil
+}
+
 // validateAfter parses the events that a turn waits for, one or a list, into t.after. It rejects an empty list and
 // invalid patterns.
 func (s *Story) validateAfter(path string, t *Turn) error {
-	read := func(path string, v any) error {
+	list, isList := t.After.([]any)
+	switch {
+	case t.After == nil:
+		return nil
+	case isList && len(list) == 0:
+		return s.invalid(path, "has no event")
+	case !isList:
+		list = []any{t.After}
+	}
+	t.after = make([]EventPattern, len(list))
+	for i, v := range list {
+		at := path
+		if isList {
+			at = fmt.Sprintf("%s[%d]", path, i)
+		}
 		text, ok := v.(string)
 		if !ok {
-			return s.invalid(path, "must be an event, such as memory.stored action=stored")
+			return s.invalid(at, "must be an event, such as memory.stored action=stored")
 		}
-		var w EventPattern
-		if err := w.UnmarshalText([]byte(text)); err != nil {
-			return s.invalid(path, "%v", err)
+		if err := t.after[i].UnmarshalText([]byte(text)); err != nil {
+			return s.invalid(at, "%v", err)
 		}
-		t.after = append(t.after, w)
-		return nil
 	}
-	t.after = nil
-	switch v := t.After.(type) {
-	case nil:
-		return nil
-	case []any:
-		if len(v) == 0 {
-			return s.invalid(path, "has no event")
-		}
-		for i, x := range v {
-			if err := read(fmt.Sprintf("%s[%d]", path, i), x); err != nil {
-				return err
-			}
-		}
-		return nil
-	default:
-		return read(path, v)
-	}
+	return nil
 }
 
 // validateMemory checks that a memory change has exactly one complete operation.
 func (s *Story) validateMemory(path string, m Memory) error {
-	n := 0
-	for _, there := range []bool{m.Add != nil, m.Import != nil} {
-		if there {
-			n++
-		}
-	}
+	given := []bool{m.Add != nil, m.Import != nil}
 	for _, words := range []string{m.Forget, m.Pin, m.Unpin, m.Accept, m.Reject} {
-		if strings.TrimSpace(words) != "" {
-			n++
-		}
+		given = append(given, strings.TrimSpace(words) != "")
 	}
-	if n != 1 {
+	if countTrue(given...) != 1 {
 		return s.invalid(path, "needs one of add, import, forget, pin, unpin, accept, reject, and words with it")
 	}
 	switch {
@@ -219,14 +211,11 @@ func (r *runner) sendFeedback(ctx context.Context, f Feedback) error {
 // otherwise any error fails.
 func (r *runner) changeMemory(ctx context.Context, m Memory) error {
 	err := r.system.ChangeMemory(ctx, m)
-	var fault *subjects.Fault
-	switch refused := errors.As(err, &fault); {
+	switch {
 	case err == nil && m.Refused:
 		return errors.New("memory did not reject the change")
-	case refused && m.Refused:
+	case err == nil, m.Refused && errors.As(err, new(*subjects.Fault)):
 		return nil
-	case err != nil:
-		return fmt.Errorf("changing memory: %w", err)
 	}
-	return nil
+	return fmt.Errorf("changing memory: %w", err)
 }

@@ -352,22 +352,10 @@ func (r *runner) readEvents(ctx context.Context) error {
 // settle timeout. The checks report what is missing then.
 func (r *runner) waitSettled(ctx context.Context) error {
 	deadline := time.Now().Add(r.opts.SettleTimeout)
-	tick := time.NewTicker(pollInterval / 10)
-	defer tick.Stop()
-	for {
-		if err := r.readEvents(ctx); err != nil {
-			return err
-		}
+	return r.poll(ctx, nil, pollInterval/10, func() bool {
 		c := checker{story: r.story, live: r.opts.Live, events: r.events, turns: r.turns}
-		if len(c.checkEvents()) == 0 && r.agentsIdle() || time.Now().After(deadline) {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return len(c.checkEvents()) == 0 && r.agentsIdle() || time.Now().After(deadline)
+	})
 }
 
 // agentsIdle reports whether the agent of every answered question is idle again.

@@ -461,22 +461,24 @@ func (s *Story) validateApprove(path string, a *Approve) error {
 // validateMoment checks that exactly one field of a moment is set. It rejects a page that the story has not, and an
 // event with times.
 func (s *Story) validateMoment(path string, m Moment) error {
-	n := 0
-	for _, there := range []bool{m.Event != nil, m.Delta != "", m.Page != ""} {
-		if there {
-			n++
-		}
-	}
-	if n != 1 {
+	switch {
+	case countTrue(m.Event != nil, m.Delta != "", m.Page != "") != 1:
 		return s.invalid(path, "needs one of event, delta or page")
-	}
-	if m.Page != "" && !s.hasPage(m.Page) {
+	case m.Page != "" && !s.hasPage(m.Page):
 		return s.invalid(path+".page", "is not a page of the story")
-	}
-	if m.Event != nil && m.Event.times >= 0 {
+	case m.Event != nil && m.Event.times >= 0:
 		return s.invalid(path+".event", "times is not allowed in a moment")
 	}
 	return nil
+}
+
+func countTrue(all ...bool) (n int) {
+	for _, is := range all {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // validateQuotes rejects contains_from when the story has a script and no reply of it quotes with {{: it would prove
@@ -485,15 +487,9 @@ func (s *Story) validateQuotes() error {
 	if len(s.Model) == 0 {
 		return nil
 	}
+	quotes := strings.Contains(strings.Join(s.scriptedTexts(), ""), "{{")
 	for i, t := range s.Turns {
-		if t.Answer == nil || t.Answer.ContainsFrom == nil {
-			continue
-		}
-		quotes := false
-		for _, text := range s.scriptedTexts() {
-			quotes = quotes || strings.Contains(text, "{{")
-		}
-		if !quotes {
+		if !quotes && t.Answer != nil && t.Answer.ContainsFrom != nil {
 			return s.invalid(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes the "+
 				"request; write {{tool_result 0}} where the words belong")
 		}

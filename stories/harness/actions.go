@@ -71,8 +71,7 @@ func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Req
 	defer hangUp()
 	call := actor.NewID()
 	res, err := actor.Ask(ctx, out, service, subjects.ToolRequest{CallID: call, QueryID: query, Args: args})
-	var fault *subjects.Fault
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*subjects.Fault](err); ok {
 		return subjects.ToolResult{Tool: r.Tool, CallID: call, QueryID: query, Error: fault}, nil
 	}
 	return res, err

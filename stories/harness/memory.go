@@ -96,27 +96,23 @@ func (h *Harness) adminMemory(ctx context.Context, words string, a subjects.Memo
 	return err
 }
 
-// findMemories returns the ids of the entries that contain some words; state "" is any. [story.All] with a state stands
-// for every entry in that state.
-func (h *Harness) findMemories(ctx context.Context, words, state string) (ids []string, err error) {
-	if words == story.All && state != "" {
-		words = ""
-	}
-	entries, _, err := h.user.ListMemories(ctx, subjects.MemoryAdminRequest{Text: words, State: state}, 0)
-	for _, e := range entries {
-		ids = append(ids, e.ID)
-	}
-	return ids, err
-}
-
-// markMemories applies op to all entries in state ("" is any) that contain some words. It fails when there are none.
+// markMemories applies op to all entries in state ("" is any) that contain some words; [story.All] with a state stands
+// for any words. It fails when there are none.
 func (h *Harness) markMemories(ctx context.Context, op, words, state string) error {
-	ids, err := h.findMemories(ctx, words, state)
+	find := subjects.MemoryAdminRequest{Text: words, State: state}
+	if words == story.All && state != "" {
+		find.Text = ""
+	}
+	entries, _, err := h.user.ListMemories(ctx, find, 0)
 	if err != nil {
 		return err
 	}
-	if len(ids) == 0 {
+	if len(entries) == 0 {
 		return fmt.Errorf("memory %s: no entry contains %q", op, words)
 	}
-	return h.adminMemory(ctx, words, subjects.MemoryAdminRequest{Op: op, IDs: ids})
+	marked := subjects.MemoryAdminRequest{Op: op}
+	for _, e := range entries {
+		marked.IDs = append(marked.IDs, e.ID)
+	}
+	return h.adminMemory(ctx, words, marked)
 }

@@ -324,10 +324,4 @@ func (m *memStore) Keys(_ context.Context, prefix string) ([]string, error) {
 }
 
 // Code is the fault code of an error, "" when it is none.
-func Code(err error) string {
-	var f *subjects.Fault
-	if errors.As(err, &f) && f != nil {
-		return f.Code
-	}
-	return ""
-}
+func Code(err error) string { return subjects.CodeOf(err) }

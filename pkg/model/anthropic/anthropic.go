@@ -11,6 +11,7 @@
 package anthropic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -48,9 +49,7 @@ var _ model.Backend = (*Backend)(nil)
 
 // New returns a backend without connecting. It rejects an invalid URL: see [remote.New].
 func New(cfg Config) (*Backend, error) {
-	if cfg.URL == "" {
-		cfg.URL = Address
-	}
+	cfg.URL = cmp.Or(cfg.URL, Address)
 	c, err := remote.New(remote.Config{
 		URL: cfg.URL, Key: cfg.Key, Header: "X-Api-Key", Extra: map[string]string{"Anthropic-Version": version},
 		Client: cfg.Client, Limit: cfg.Limit,

@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -151,9 +152,7 @@ func (p *reply) finishBlock(b block) ([]model.Call, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.first == "" {
-			p.first = c.ID
-		}
+		p.first = cmp.Or(p.first, c.ID)
 		return []model.Call{c}, nil
 	}
 	return nil, nil

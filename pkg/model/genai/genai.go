@@ -8,6 +8,7 @@
 package genai
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -44,9 +45,7 @@ var _ model.Backend = (*Backend)(nil)
 
 // New returns a backend without connecting. It rejects an invalid URL: see [remote.New].
 func New(cfg Config) (*Backend, error) {
-	if cfg.URL == "" {
-		cfg.URL = Address
-	}
+	cfg.URL = cmp.Or(cfg.URL, Address)
 	c, err := remote.New(remote.Config{
 		URL: cfg.URL, Key: cfg.Key, Header: "X-Goog-Api-Key", Client: cfg.Client,
 		Limit: cfg.Limit,

@@ -2,6 +2,7 @@ package ollama
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -71,12 +72,8 @@ func (b *Backend) newChatRequest(r model.Request) chatRequest {
 			Seed: r.Options.Seed, Stop: r.Options.Stop,
 		},
 	}
-	if q.Options.Window == 0 {
-		q.Options.Window = b.cfg.Window
-	}
-	if q.Options.Predict == 0 {
-		q.Options.Predict = b.cfg.Predict
-	}
+	q.Options.Window = cmp.Or(q.Options.Window, b.cfg.Window)
+	q.Options.Predict = cmp.Or(q.Options.Predict, b.cfg.Predict)
 	for i, m := range r.Messages {
 		q.Messages[i] = chatMessage{
 			Role: m.Role, Content: m.Content, Thinking: m.Thinking, Calls: encodeCalls(m.Calls), ToolName: m.ToolName,
@@ -98,9 +95,7 @@ func (b *Backend) newChatRequest(r model.Request) chatRequest {
 // keepAlive returns the value of keep_alive for a request, nil to leave it out. A number is sent as a number, because
 // the server rejects the string "-1".
 func (b *Backend) keepAlive(s string) any {
-	if s == "" {
-		s = b.cfg.KeepAlive
-	}
+	s = cmp.Or(s, b.cfg.KeepAlive)
 	if s == "" {
 		return nil
 	}

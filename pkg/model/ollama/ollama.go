@@ -8,6 +8,7 @@
 package ollama
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,7 @@ var (
 // New returns a backend without connecting to the server. It rejects a URL that is not http or https, has no host, or
 // contains credentials.
 func New(cfg Config) (*Backend, error) {
-	if cfg.URL == "" {
-		cfg.URL = DefaultURL
-	}
+	cfg.URL = cmp.Or(cfg.URL, DefaultURL)
 	u, err := url.Parse(cfg.URL)
 	switch {
 	case err != nil: // the error would quote the URL, and with it a password
@@ -61,12 +60,8 @@ func New(cfg Config) (*Backend, error) {
 		return nil, fmt.Errorf("invalid address %s of the Ollama server; it must look like %s", u.Redacted(),
 			DefaultURL)
 	}
-	if cfg.Window == 0 {
-		cfg.Window = 32768
-	}
-	if cfg.Predict == 0 {
-		cfg.Predict = 4096
-	}
+	cfg.Window = cmp.Or(cfg.Window, 32768)
+	cfg.Predict = cmp.Or(cfg.Predict, 4096)
 	base := url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/")}
 	return &Backend{cfg: cfg, base: base.String(), url: u.String(), transport: &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,

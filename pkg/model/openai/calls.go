@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -44,9 +45,7 @@ func (c *callAssembler) addFragment(f fragment) {
 		}
 		c.list = append(c.list, b)
 	}
-	if b.id == "" {
-		b.id = f.ID
-	}
+	b.id = cmp.Or(b.id, f.ID)
 	if f.Function.Name != b.name { // some repeat the name with each fragment, some send it in pieces
 		b.name += f.Function.Name
 	}

@@ -526,9 +526,7 @@ func firstWords(s string, n int) string {
 
 // repeatText repeats s, "x" if it is empty, to size bytes, or a few less so that no rune is cut.
 func repeatText(s string, size int) string {
-	if s == "" {
-		s = "x"
-	}
+	s = cmp.Or(s, "x")
 	s = strings.Repeat(s, size/len(s)+1)
 	for !utf8.RuneStart(s[size]) {
 		size-- // not within a rune

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,11 +32,13 @@ type Client struct {
 	OnDone func(subjects.ChatChunk)
 }
 
+const defaultTimeout = 2 * time.Minute
+
 // Chat implements [model.Chat]. Faults of the model actor are sentinel errors of package model: see [DecodeError]. A
 // stream that ends without its last chunk is [model.ErrCut]. One call takes at most c.Timeout.
 func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
 		defer cancel()
 		q, err := EncodeRequest(r)
 		if err != nil {
@@ -73,7 +76,7 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 // models, because their vectors are not comparable. Texts that the model rejects are in Failed. PromptTokens is always
 // 0.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
 	defer cancel()
 	v := model.Vectors{Model: name, Values: make([][]float32, 0, len(texts))}
 	for first := 0; first < len(texts); {
@@ -121,13 +124,6 @@ func CountBatchTexts(texts []string) int {
 		n++
 	}
 	return n
-}
-
-func (c Client) callTimeout() time.Duration {
-	if c.Timeout > 0 {
-		return c.Timeout
-	}
-	return 2 * time.Minute
 }
 
 // EncodeRequest returns the message for r. The caller must set Role and Hint. It fails when the arguments of a call or
@@ -264,8 +260,8 @@ func EncodeError(err error) *subjects.Fault {
 // DecodeError is the inverse of [EncodeError]: it returns an error that wraps both the sentinel error and the fault. A
 // request that no model actor received is [model.ErrAway]. Other errors, nil included, are returned unchanged.
 func DecodeError(err error) error {
-	var f *subjects.Fault
-	if !errors.As(err, &f) || f == nil {
+	f, ok := errors.AsType[*subjects.Fault](err)
+	if !ok || f == nil {
 		return err
 	}
 	for _, c := range errorCodes {

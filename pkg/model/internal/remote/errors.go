@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -114,13 +115,8 @@ func (c *Call) EventError(raw json.RawMessage) error {
 	return c.StatusError(cmp.Or(status, http.StatusInternalServerError), errorText(raw))
 }
 
-func containsAny(text string, any []string) bool {
-	for _, s := range any {
-		if strings.Contains(text, s) {
-			return true
-		}
-	}
-	return false
+func containsAny(text string, all []string) bool {
+	return slices.ContainsFunc(all, func(s string) bool { return strings.Contains(text, s) })
 }
 
 // TransportError returns the error for a request without a complete response: that of ctx if it ended,
