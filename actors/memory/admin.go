@@ -17,7 +17,6 @@ import (
 
 // Limits of a reply, which must fit into one message.
 const (
-	defaultPageSize  = 50
 	maxPageSize      = 500
 	maxPageBytes     = 512 << 10
 	maxListedText    = 400 // bytes of a corpus in a list, unless the whole is asked for
@@ -117,18 +116,14 @@ func noEntry(id string) *subjects.Fault {
 }
 
 // listEntries returns a page of entries, newest first, and in Next the cursor of the next page ("" at the end). A Limit
-// of 0 or less means defaultPageSize; it is capped at maxPageSize, and a page ends early when the reply would not fit
+// of 0 or less means that of the store; it is capped at maxPageSize, and a page ends early when the reply would not fit
 // into a message. Texts are cut to maxListedText unless Whole is set. An invalid cursor is rejected.
 func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (
 	done subjects.MemoryAdminReply, err error,
 ) {
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultPageSize
-	}
 	f := store.Filter{
 		Kind: q.Kind, State: q.State, Trust: q.Trust, Tag: strings.ToLower(q.Tag), From: q.From,
-		Text: q.Text, Limit: min(limit, maxPageSize), After: q.After,
+		Text: q.Text, Limit: min(q.Limit, maxPageSize), After: q.After,
 	}
 	entries, next, err := db.List(ctx, f)
 	if errors.Is(err, store.ErrCursor) {
@@ -328,16 +323,12 @@ func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access
 }
 
 // listRelations returns relations of the graph that match the words in Query, best first, or the newest when it is
-// empty. A Limit of 0 or less means defaultPageSize; it is capped at maxPageSize.
+// empty. A Limit of 0 or less means that of the store; it is capped at maxPageSize.
 func (m *Memory) listRelations(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (
 	done subjects.MemoryAdminReply, err error,
 ) {
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultPageSize
-	}
-	if done.Relations,
-		err = db.Relations(ctx, store.GraphQuery{Words: q.Query, Limit: min(limit, maxPageSize)}); err != nil {
+	done.Relations, err = db.Relations(ctx, store.GraphQuery{Words: q.Query, Limit: min(q.Limit, maxPageSize)})
+	if err != nil {
 		return done, fmt.Errorf("reading the graph: %w", err)
 	}
 	return done, nil

@@ -11,6 +11,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,11 +95,7 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a actor.Audit, 
 	if err != nil {
 		return nil, err
 	}
-	dims := stats.Dims
-	if dims == 0 {
-		dims = defaultDims
-	}
-	if err := m.switchIndex(ctx, stats.Model, dims); err != nil {
+	if err := m.switchIndex(ctx, stats.Model, cmp.Or(stats.Dims, defaultDims)); err != nil {
 		return nil, err
 	}
 	return m, nil

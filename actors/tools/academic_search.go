@@ -38,14 +38,6 @@ func (c WebSearch) newAcademicProvider(at string) provider {
 	return nil
 }
 
-// academicSearch returns the tool academic_search. Its query leaves the machine, and its results are untrusted, as
-// those of web_search.
-func academicSearch(s *searcher) *Tool {
-	t := searchTool("academic_search", academicSearchText, s)
-	t.facts.Standing = false
-	return t
-}
-
 // arxiv is the API of arXiv. It needs no key.
 type arxiv struct{ at endpoint }
 

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -71,10 +72,7 @@ func readLines(ctx context.Context, c Call, path string, first, limit int) (stri
 	case !isText(head):
 		return describeBinary(head, info.Size()), nil
 	}
-	if limit == 0 {
-		limit = maxReadLines
-	}
-	w := lineWindow{first: first, limit: limit}
+	w := lineWindow{first: first, limit: cmp.Or(limit, maxReadLines)}
 	err = eachLine(ctx, r, func(line int, part []byte) bool {
 		w.add(line, string(part))
 		return true

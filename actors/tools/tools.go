@@ -156,10 +156,12 @@ func newTools(c Config, providerURL string) []*Tool {
 		web = webclient.New(c.WebFetch.clientConfig(c.Own))
 	}
 	if p := c.WebSearch.newProvider(providerURL); p != nil {
-		all = append(all, webSearch(newSearcher(c.WebSearch, c.WebSearch.Provider, p, web)))
+		s := newSearcher(c.WebSearch, c.WebSearch.Provider, p, web)
+		all = append(all, searchTool("web_search", webSearchText, s))
 	}
 	if p := c.WebSearch.newAcademicProvider(providerURL); p != nil {
-		all = append(all, academicSearch(newSearcher(c.WebSearch, c.WebSearch.Academic.Provider, p, web)))
+		s := newSearcher(c.WebSearch, c.WebSearch.Academic.Provider, p, web)
+		all = append(all, searchTool("academic_search", academicSearchText, s))
 	}
 	if c.WebFetch.Enabled {
 		all = append(all, webFetch(c.WebFetch, web))

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -30,14 +31,12 @@ const (
 	maxAddress           = 2000
 )
 
-// webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted. It rejects an
-// empty query and one longer than maxQuery characters. A structured call also gets the text of the first pages.
-func webSearch(s *searcher) *Tool { return searchTool("web_search", webSearchText, s) }
-
-// searchTool returns a tool that searches with s.
+// searchTool returns a tool that searches with s. Its query leaves the machine, and its results are untrusted. It
+// rejects an empty query and one longer than maxQuery characters. A structured call also gets the text of the first
+// pages.
 func searchTool(name, description string, s *searcher) *Tool {
 	facts := policy.Tool{
-		Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Standing: true,
+		Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Standing: name == "web_search",
 		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout + pagesTimeout,
 	}
 	if secret := s.provider.secretName(); secret != "" {
@@ -91,11 +90,7 @@ func renderResults(now time.Time, found []WebResult, most int) (out Output, err 
 		}
 		n++
 		out.Links = append(out.Links, address)
-		title := oneLine(r.Title, maxTitle)
-		if title == "" {
-			title = address
-		}
-		fmt.Fprintf(&b, "\n%d. %s\n", n, title)
+		fmt.Fprintf(&b, "\n%d. %s\n", n, cmp.Or(oneLine(r.Title, maxTitle), address))
 		if s := oneLine(r.Snippet, maxSnippet); s != "" {
 			fmt.Fprintf(&b, "   %s\n", s)
 		}

@@ -72,12 +72,10 @@ type Doc struct {
 const maxTitle = 200
 
 // Read reads the file at path and follows a link. It rejects folders, special files, binary files, files or text over
-// o.MaxBytes (0 or less = [MaxBytes]), and with [ErrEmpty] those without text. Errors do not repeat the path. The title
+// o.MaxBytes (0 = [MaxBytes]), and with [ErrEmpty] those without text. Errors do not repeat the path. The title
 // is the document's own, else the name of the file.
 func Read(ctx context.Context, path string, o Options) (Doc, error) {
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = MaxBytes
-	}
+	o.MaxBytes = cmp.Or(o.MaxBytes, MaxBytes)
 	if err := ctx.Err(); err != nil {
 		return Doc{}, err
 	}
@@ -107,9 +105,7 @@ func Load(path string, most int64) ([]byte, error) {
 // Decode is [Read] for the content of a file whose name says nothing: only the content decides what it is. Title and
 // Modified are those of the document itself, or zero.
 func Decode(ctx context.Context, data []byte, o Options) (Doc, error) {
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = MaxBytes
-	}
+	o.MaxBytes = cmp.Or(o.MaxBytes, MaxBytes)
 	switch {
 	case int64(len(data)) > o.MaxBytes:
 		return Doc{}, tooLargeError(o.MaxBytes)

@@ -20,7 +20,7 @@ const pdfTime = time.Minute
 
 // fromPDF sets the text with pdftotext. No shell is involved, the path is absolute so that it is never taken for an
 // option, and the program gets none of the environment but PATH. It fails with [ErrNoPDFReader] when the program is
-// missing, [ErrTooLarge] for more than o.MaxBytes of text, and [ErrPDF] after o.PDFTime (0 or less = pdfTime) or when
+// missing, [ErrTooLarge] for more than o.MaxBytes of text, and [ErrPDF] after o.PDFTime (0 = pdfTime) or when
 // the program fails.
 func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 	program, err := exec.LookPath(cmp.Or(o.PDFToText, "pdftotext"))
@@ -30,10 +30,7 @@ func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 	if path, err = filepath.Abs(path); err != nil {
 		return fmt.Errorf("resolving the path: %w", err)
 	}
-	most := o.PDFTime
-	if most <= 0 {
-		most = pdfTime
-	}
+	most := cmp.Or(o.PDFTime, pdfTime)
 	timed, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	out := &bounded{most: int(o.MaxBytes), full: cancel}

@@ -132,24 +132,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.record(targetOf(r.URL), "allowed")
 		p.forward(w, r)
 	default:
-		target := r.URL.Host
-		if target == "" {
-			target = r.RequestURI
-		}
-		p.record(target, "denied")
+		p.record(cmp.Or(r.URL.Host, r.RequestURI), "denied")
 		w.Header().Set("Connection", "close") // a body is not waited for
 		http.Error(w, "this host is not allowed", http.StatusForbidden)
 	}
 }
 
 // targetOf returns host and port of a plain URL.
-func targetOf(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = "80"
-	}
-	return net.JoinHostPort(u.Hostname(), port)
-}
+func targetOf(u *url.URL) string { return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")) }
 
 // forward sends a plain request to its host.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request) {

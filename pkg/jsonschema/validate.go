@@ -1,6 +1,7 @@
 package jsonschema
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -403,11 +404,8 @@ func (c *checker) checkMember(s *Schema, m *strict.Member, depth int) *Error {
 		}
 	}
 	if s.AdditionalProperties.RejectsAll() {
-		known := text.Clip(strings.Join(s.PropertyNames, ", "), 200)
-		if known == "" {
-			known = "none"
-		}
-		e := c.fail(nil, "", "is not known; known are: %s", known)
+		e := c.fail(nil, "", "is not known; known are: %s",
+			cmp.Or(text.Clip(strings.Join(s.PropertyNames, ", "), 200), "none"))
 		if e != errTrial && e != errBudget {
 			e.Allowed = s.PropertyNames
 		}

@@ -1,6 +1,7 @@
 package keyring
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,10 +96,7 @@ func (c Config) openBackend(ctx context.Context, backend string) (*ring, error) 
 	if err := c.checkBackend(ctx, backend); err != nil {
 		return nil, err
 	}
-	service := c.Service
-	if service == "" {
-		service = "conclave"
-	}
+	service := cmp.Or(c.Service, "conclave")
 	// Permissions of keys in the kernel: all for the possessor and for the same user, none for others.
 	const keyPermissions = 0x3f3f0000
 	r := &ring{cfg: c, backend: backend, slot: make(chan struct{}, 1)}

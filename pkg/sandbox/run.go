@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -273,11 +274,8 @@ func (r *runner) readExitCode(messages *json.Decoder, stopped Stop, exited error
 
 // launchError is the error of a sandbox that did not start, with the output of bubblewrap.
 func launchError(output []byte) error {
-	text := strings.TrimSpace(string(output[:min(len(output), 500)]))
-	if text == "" {
-		text = "bubblewrap was killed"
-	}
-	return fmt.Errorf("starting the sandbox: %s", strings.TrimPrefix(text, "bwrap: "))
+	text := strings.TrimPrefix(strings.TrimSpace(string(output[:min(len(output), 500)])), "bwrap: ")
+	return fmt.Errorf("starting the sandbox: %s", cmp.Or(text, "bubblewrap was killed"))
 }
 
 // startOnOwnThread starts c. The kernel kills a sandbox with the thread that started it, so that thread is kept for as

@@ -5,6 +5,7 @@
 package schedule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -110,10 +111,7 @@ func parseClock(s string) (*fields, error) {
 	case len(words) == 2 && words[0] == "daily":
 		days = "*"
 	case len(words) == 3 && (words[0] == "every" || words[0] == "weekly"):
-		days = map[string]string{"day": "*", "weekday": "1-5", "weekend": "0,6"}[words[1]]
-		if days == "" {
-			days = words[1]
-		}
+		days = cmp.Or(map[string]string{"day": "*", "weekday": "1-5", "weekend": "0,6"}[words[1]], words[1])
 	default:
 		return nil, errTimes
 	}

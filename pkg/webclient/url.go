@@ -1,8 +1,10 @@
 package webclient
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,13 +55,11 @@ func parseURL(raw string, ports []int, permitted func(netip.Addr) bool) (*url.UR
 	if strings.Contains(host, ":") {
 		u.Host = "[" + host + "]"
 	}
-	if port != 0 && port != defaultPort(u.Scheme) {
+	if port != 0 && port != defaultPorts[u.Scheme] {
 		u.Host += ":" + strconv.Itoa(port)
 	}
 	u.Fragment, u.RawFragment = "", ""
-	if u.Path == "" {
-		u.Path = "/"
-	}
+	u.Path = cmp.Or(u.Path, "/")
 	return u, nil
 }
 
@@ -75,12 +75,8 @@ func rawAuthority(raw string) string {
 	return rest
 }
 
-func defaultPort(scheme string) int {
-	if scheme == "https" {
-		return 443
-	}
-	return 80
-}
+// defaultPorts are the ports of a scheme that a URL leaves out.
+var defaultPorts = map[string]int{"http": 80, "https": 443}
 
 // parseHostPort returns the canonical host, IPv6 without brackets, and the port, 0 when none is written. It rejects
 // malformed ports and hosts, and denies numeric addresses that permitted denies.
@@ -124,12 +120,12 @@ func parseHostName(name string, permitted func(netip.Addr) bool) (string, error)
 	ascii = strings.ToLower(ascii)
 	labels := strings.Split(ascii, ".")
 	for _, l := range labels {
-		if !isHostLabel(l) {
+		if !hostLabel.MatchString(l) {
 			return "", ErrAddress
 		}
 	}
 	// A host whose last part is a number is an IPv4 address to every resolver; only the one plain spelling counts.
-	if last := labels[len(labels)-1]; isNumericLabel(last) {
+	if last := labels[len(labels)-1]; numericLabel.MatchString(last) {
 		a, err := netip.ParseAddr(ascii)
 		if err != nil || !a.Is4() || a.String() != ascii {
 			return "", ErrAddress
@@ -148,32 +144,12 @@ func parseHostName(name string, permitted func(netip.Addr) bool) (string, error)
 	return ascii, nil
 }
 
-// isHostLabel reports whether l is a valid label of a host: 1 to 63 lower-case letters, digits and inner hyphens.
-func isHostLabel(l string) bool {
-	if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
-		return false
-	}
-	for i := range len(l) {
-		if c := l[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
-}
-
-// isNumericLabel reports whether l is a number in any base that a resolver may accept: digits, or hexadecimal after 0x.
-// "0x" alone counts as one.
-func isNumericLabel(l string) bool {
-	digits := strings.TrimPrefix(l, "0x")
-	for i := range len(digits) {
-		c := digits[i]
-		if c >= '0' && c <= '9' || len(digits) < len(l) && c >= 'a' && c <= 'f' {
-			continue
-		}
-		return false
-	}
-	return true
-}
+var (
+	// hostLabel matches a valid label of a host: 1 to 63 lower-case letters, digits and inner hyphens.
+	hostLabel = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
+	// numericLabel matches a number in any base that a resolver may accept: digits, or hexadecimal after 0x.
+	numericLabel = regexp.MustCompile(`^(?:0x[0-9a-f]*|[0-9]*)$`)
+)
 
 // internalDomains are top-level domains of local networks or without public hosts. They are not resolved: the query
 // alone would tell the resolver.

@@ -99,11 +99,8 @@ type TestNet struct {
 func NewForTests(cfg Config, open TestNet) *Client {
 	cfg = cfg.withDefaults()
 	c := &Client{
-		cfg: cfg, testNet: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst),
-		cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL),
-	}
-	if c.resolver == nil {
-		c.resolver = net.DefaultResolver
+		cfg: cfg, testNet: open, resolver: cmp.Or(open.Resolver, net.DefaultResolver),
+		pace: NewPace(cfg.Every, cfg.Burst), cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL),
 	}
 	c.transport = &http.Transport{
 		Proxy:                  nil, // a proxy would connect where we cannot look

@@ -216,11 +216,6 @@ const minWordLength = 3
 // ignored. A relation of a superseded entry is returned as past. Words shorter than minWordLength and those after the
 // first maxQueryWords only count as part of a name.
 func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relation, error) {
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultPageSize
-	}
-	limit = min(limit, maxPageSize)
 	// The score is 2 for each given name, 2 if the question contains the subject or object, and 1 for each other word.
 	score, args := []string{"0"}, []any{}
 	for _, name := range slices.Concat(q.People, q.Places) {
@@ -252,7 +247,8 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 			r.since, r.until, e.id AS entry, r.trust, r.said, %s AS score
 		FROM relations r JOIN entities s ON s.id = r.subject JOIN entities o ON o.id = r.object
 			JOIN entries e ON e.row = r.row
-	) %s ORDER BY score DESC, tense = 'is' DESC, said DESC, id LIMIT %d`, strings.Join(score, " + "), some, limit)
+	) %s ORDER BY score DESC, tense = 'is' DESC, said DESC, id LIMIT %d`, strings.Join(score, " + "), some,
+		pageLimit(q.Limit))
 	var out []subjects.Relation
 	err := s.readSnapshot(ctx, func(m snapshot) error {
 		return m.queryOnce(ctx, func(r *sql.Rows) error {

@@ -27,6 +27,14 @@ const (
 	maxPageSize     = 1000
 )
 
+// pageLimit returns the size of a page for a limit that was asked for; 0 or less means the default.
+func pageLimit(asked int) int {
+	if asked <= 0 {
+		return defaultPageSize
+	}
+	return min(asked, maxPageSize)
+}
+
 // CursorAfter returns the cursor of the page that follows e.
 func CursorAfter(e subjects.MemoryEntry) string {
 	return strconv.FormatInt(truncateTime(e.Created).UnixMicro(), 36) + "." + e.ID
@@ -50,11 +58,7 @@ func parseCursor(s string) (created time.Time, id string, err error) {
 // List reads a page of the entries that match f, newest first. next is the cursor of the next page, "" at the end. A
 // malformed f.After is [ErrCursor].
 func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEntry, next string, err error) {
-	limit := f.Limit
-	if limit <= 0 {
-		limit = defaultPageSize
-	}
-	limit = min(limit, maxPageSize)
+	limit := pageLimit(f.Limit)
 	where, args, err := f.condition()
 	if err != nil {
 		return nil, "", err

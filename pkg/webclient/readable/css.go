@@ -1,6 +1,7 @@
 package readable
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,10 +150,7 @@ func hidesElement(declared map[string]string) bool {
 	if slices.ContainsFunc(hidingStyles, func(h hidingStyle) bool { return h.matches(declared) }) {
 		return true
 	}
-	background := declared["background-color"]
-	if background == "" {
-		background = declared["background"]
-	}
+	background := cmp.Or(declared["background-color"], declared["background"])
 	if ink := normalizeColor(declared["color"]); ink != "" && ink == normalizeColor(background) {
 		return true
 	}

@@ -109,8 +109,9 @@ func (p *stripper) isHidden(c *html.Node, in inherited, depth int) bool {
 	if c.DataAtom == atom.Html || c.DataAtom == atom.Body || c.DataAtom == atom.Head {
 		return false // pages that a script uncovers
 	}
-	if c.DataAtom == atom.Dialog && !hasAttribute(c, "open") || c.DataAtom == atom.Input &&
-		strings.EqualFold(attributeValue(c, "type"), "hidden") {
+	isOpen := slices.ContainsFunc(c.Attr, func(a html.Attribute) bool { return a.Key == "open" })
+	if c.DataAtom == atom.Dialog && !isOpen ||
+		c.DataAtom == atom.Input && strings.EqualFold(attributeValue(c, "type"), "hidden") {
 		return true
 	}
 	if hasHidingAttribute(c.Attr) || p.rules.hides(c, depth) {
@@ -184,13 +185,4 @@ func attributeValue(n *html.Node, key string) string {
 		}
 	}
 	return ""
-}
-
-func hasAttribute(n *html.Node, key string) bool {
-	for _, a := range n.Attr {
-		if a.Key == key {
-			return true
-		}
-	}
-	return false
 }
