@@ -58,7 +58,7 @@ func joinMachine(t testing.TB, home bus.Home, token machine.Token) error {
 	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := machine.Join(t.Context(), home, token, machine.JoinOptions{}, time.Now())
+	_, err := machine.Join(t.Context(), home, token, false, time.Now())
 	return err
 }
 

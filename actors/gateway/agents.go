@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -33,8 +34,8 @@ func (g *Gateway) onAgents(ctx context.Context, _ *http.Request) (any, error) {
 	stats, err := g.client.Stats(ctx)
 	personas := []string{}
 	for _, s := range stats {
-		if s.Name == subjects.Committee {
-			personas = splitList(s.Metadata["personas"])
+		if names := s.Metadata["personas"]; s.Name == subjects.Committee && names != "" {
+			personas = strings.Split(names, ", ")
 		}
 	}
 	list := []Participant{}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"conclave/pkg/local"
@@ -101,7 +99,3 @@ func isHostName(h string) bool {
 		return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }
-
-func isPortTaken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
-
-func isPermissionDenied(err error) bool { return errors.Is(err, syscall.EACCES) }

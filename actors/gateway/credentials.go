@@ -308,13 +308,13 @@ type socketListener struct {
 	path string
 }
 
-func (l *socketListener) Close() error { return errors.Join(l.Listener.Close(), removeSocket(l.path)) }
-
-func removeSocket(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// Close implements [net.Listener].
+func (l *socketListener) Close() error {
+	err := os.Remove(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return nil
+	return errors.Join(l.Listener.Close(), err)
 }
 
 // DialSocket connects to the Unix socket of a gateway.

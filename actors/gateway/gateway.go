@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"conclave/pkg/actor"
@@ -285,10 +286,10 @@ func openListener(ctx context.Context, addr string) (net.Listener, error) {
 	switch {
 	case err == nil:
 		return ln, nil
-	case isPortTaken(err):
+	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listening on %s: %w; stop it, or choose another with --api-port or gateway.listen "+
 			"(port 0 takes any that is free)", addr, ErrPortTaken)
-	case isPermissionDenied(err):
+	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one "+
 			"above 1023: %w", addr, err)
 	}

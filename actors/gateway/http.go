@@ -234,7 +234,7 @@ func (g *Gateway) handler() http.Handler {
 			defer leave()
 		}
 		if (pattern != "" || clientOf(r) == nil) && g.isPageRequest(r) {
-			g.writePage(w, r)
+			g.writePageFile(w, r, "index.html") // its script shows the view of the address
 			return
 		}
 		if pattern == "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"conclave/pkg/client"
@@ -58,15 +57,4 @@ func (g *Gateway) describeLinks(ctx context.Context) []string {
 		return client.DescribeLinks(all), g.modelCacheTime, err
 	})
 	return lines
-}
-
-// splitList splits a list that is joined by commas; "" is an empty one.
-func splitList(s string) []string {
-	out := []string{}
-	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			out = append(out, part)
-		}
-	}
-	return out
 }

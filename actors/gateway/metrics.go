@@ -68,12 +68,12 @@ func (s *metricStore) collect(ctx context.Context, g *Gateway) sampleList {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	var system []telemetry.Sample
+	var system sampleList
 	wg.Go(func() { system = g.measureSystem(ctx) })
 	stats, err := actor.CollectStats(ctx, g.out)
 	wg.Wait()
 	system = append(system, newErrorSample("actors", err))
-	return append(s.merge(stats, g.out.Now()), withoutActor(system)...)
+	return append(s.merge(stats, g.out.Now()), system...)
 }
 
 // merge adds up the samples of replies: counters and histograms of all instances that were ever seen, gauges of those
@@ -178,7 +178,7 @@ func addSample(sums map[string]*telemetry.Sample, actor string, s telemetry.Samp
 }
 
 // measureSystem reads the figures of the system that no actor counts. None of them is content.
-func (g *Gateway) measureSystem(ctx context.Context) (out []telemetry.Sample) {
+func (g *Gateway) measureSystem(ctx context.Context) (out sampleList) {
 	sources := []struct {
 		name string
 		read func(add func(m *telemetry.Metric, v float64, labels ...string)) error
@@ -216,9 +216,9 @@ func (g *Gateway) measureSystem(ctx context.Context) (out []telemetry.Sample) {
 	var wg sync.WaitGroup
 	for _, s := range sources {
 		wg.Go(func() {
-			var own []telemetry.Sample
+			var own sampleList
 			err := s.read(func(m *telemetry.Metric, v float64, labels ...string) {
-				own = append(own, telemetry.Sample{Name: m.Name, Labels: labels, Value: v})
+				own = append(own, actorSample{Sample: telemetry.Sample{Name: m.Name, Labels: labels, Value: v}})
 			})
 			mu.Lock()
 			defer mu.Unlock()
@@ -230,25 +230,18 @@ func (g *Gateway) measureSystem(ctx context.Context) (out []telemetry.Sample) {
 }
 
 // newErrorSample tells whether a part of a scrape could not be read.
-func newErrorSample(source string, err error) telemetry.Sample {
+func newErrorSample(source string, err error) actorSample {
 	s := telemetry.Sample{Name: telemetry.Unanswered.Name, Labels: []string{source}}
 	if err != nil {
 		s.Value = 1
 	}
-	return s
+	return actorSample{Sample: s}
 }
 
 // actorSample is a sample with the actor it belongs to, "" for one of the system.
 type actorSample struct {
 	actor string
 	telemetry.Sample
-}
-
-func withoutActor(samples []telemetry.Sample) (out sampleList) {
-	for _, s := range samples {
-		out = append(out, actorSample{Sample: s})
-	}
-	return out
 }
 
 // sampleList is the samples of one scrape. They are valid and have different labels.

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,12 +39,7 @@ func (g *Gateway) isPageRequest(r *http.Request) bool {
 		return false
 	}
 	view, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	for _, v := range append(pageViews, "") {
-		if view == v {
-			return true
-		}
-	}
-	return false
+	return view == "" || slices.Contains(pageViews, view)
 }
 
 // isBrowser reports whether a browser opens an address, whatever it is.
@@ -63,11 +59,6 @@ func (g *Gateway) writeLoginPage(w http.ResponseWriter) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(http.StatusUnauthorized)
 	_, _ = w.Write(b)
-}
-
-// writePage writes the document of the page; its script shows the view of the address.
-func (g *Gateway) writePage(w http.ResponseWriter, r *http.Request) {
-	g.writePageFile(w, r, "index.html")
 }
 
 // onPageFile serves a file of the page.

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"conclave/pkg/actor"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -117,7 +119,11 @@ func (h *Host) reconcile(ctx context.Context, out actor.Out) {
 		}
 		w, o := wanted[name], h.Options
 		o.Name, o.Server, o.Folder = name, w.Server, w.Folder
-		started, err := actor.Supervise(ctx, newSpec(o, w.Tools), h.Dial, h.Actor)
+		spec := actor.Spec{
+			Name: subjects.MCPPrincipal(name),
+			Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return NewMount(o, w.Tools), nil },
+		}
+		started, err := actor.Supervise(ctx, spec, h.Dial, h.Actor)
 		if err != nil {
 			out.LogError(fmt.Errorf("starting the MCP server %s: %w; it is retried every %s", name, err, checkInterval))
 			continue

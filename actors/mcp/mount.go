@@ -14,7 +14,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/nats-io/nats.go"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
@@ -470,13 +469,4 @@ func resultText(r *sdk.CallToolResult, redact func(string) string) string {
 		s = "The tool returned nothing."
 	}
 	return s
-}
-
-// newSpec returns how to run the actor of a server.
-func newSpec(o Options, tools []string) actor.Spec {
-	return actor.Spec{Name: subjects.MCPPrincipal(o.Name), Make: func(context.Context, *nats.Conn) (actor.Actor,
-		error,
-	) {
-		return NewMount(o, tools), nil
-	}}
 }

@@ -1,6 +1,7 @@
 package witness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,15 +21,16 @@ const (
 	headerSubject = "Witness-Subject" // of the message on the hub
 )
 
-// streamStore keeps copies in a stream of the machine, one subject each: copy.<log>.<stream>.<sequence>.
-type streamStore struct {
+// Store keeps the copies in a stream of the machine, one subject each: copy.<log>.<stream>.<sequence>. The stream is in
+// an account that the hub does not reach.
+type Store struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 }
 
 // OpenStore opens the stream of copies over a connection whose account has JetStream, and creates it when it is
 // missing, with at most size bytes. A full one rejects new copies.
-func OpenStore(ctx context.Context, nc *nats.Conn, size int64) (Store, error) {
+func OpenStore(ctx context.Context, nc *nats.Conn, size int64) (*Store, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
@@ -45,15 +47,12 @@ func OpenStore(ctx context.Context, nc *nats.Conn, size int64) (Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the copy of the audit log: %w", err)
 	}
-	return &streamStore{js, st}, nil
+	return &Store{js, st}, nil
 }
 
-// Append implements [Store].
-func (s *streamStore) Append(ctx context.Context, log string, m audit.Stored) error {
-	stream := m.Stream
-	if stream == "" {
-		stream = audit.MainStream
-	}
+// Append stores a message of a log, and returns when it is acknowledged. A message that is there already is an error.
+func (s *Store) Append(ctx context.Context, log string, m audit.Stored) error {
+	stream := cmp.Or(m.Stream, audit.MainStream)
 	msg := &nats.Msg{
 		Subject: subjectPrefix + log + "." + stream + "." + strconv.FormatUint(m.Seq, 10), Data: m.Data,
 		Header: nats.Header{headerSubject: {m.Subject}},
@@ -63,8 +62,8 @@ func (s *streamStore) Append(ctx context.Context, log string, m audit.Stored) er
 	return err
 }
 
-// Each implements [Store].
-func (s *streamStore) Each(ctx context.Context, f func(log string, m audit.Stored)) error {
+// Each calls f for every copy, in the order of Append.
+func (s *Store) Each(ctx context.Context, f func(log string, m audit.Stored)) error {
 	info, err := s.stream.Info(ctx)
 	if err != nil || info.State.Msgs == 0 {
 		return err

@@ -21,22 +21,13 @@ import (
 	"conclave/subjects"
 )
 
-// Store keeps the copies. It is in an account of the machine that the hub does not reach.
-type Store interface {
-	// Append stores a message of a log; it is acknowledged when Append returns. A message that is there already is an
-	// error.
-	Append(ctx context.Context, log string, m audit.Stored) error
-	// Each calls f for every copy, in the order of Append.
-	Each(ctx context.Context, f func(log string, m audit.Stored)) error
-}
-
 // defaultInterval is how often the hub is read.
 const defaultInterval = 2 * time.Second
 
 // Witness is the actor.
 type Witness struct {
 	hub      bus.AuditReaders
-	store    Store
+	store    *Store
 	interval time.Duration
 
 	cancel  context.CancelFunc
@@ -66,7 +57,7 @@ func digestOf(m audit.Stored) digest {
 }
 
 // New returns a witness that copies from hub to store every interval; 0 = 2 s.
-func New(hub bus.AuditReaders, store Store, interval time.Duration) *Witness {
+func New(hub bus.AuditReaders, store *Store, interval time.Duration) *Witness {
 	if interval <= 0 {
 		interval = defaultInterval
 	}

@@ -166,8 +166,7 @@ func reachableAddress(listen string) (string, error) {
 
 // joinCommand joins a hub, or runs a machine that joined.
 func joinCommand(a *cli.App) *cobra.Command {
-	var once bool
-	var o machine.JoinOptions
+	var once, newHubKey bool
 	cmd := &cobra.Command{
 		Use:   "join [token]",
 		Short: "Join a hub with its token, and run the actors that it invited",
@@ -188,7 +187,7 @@ reachable, the actors wait and the connection is repeated.`,
 				return err
 			}
 			if len(v) == 1 {
-				if err := joinHub(cmd.Context(), a, v[0], o); err != nil || once {
+				if err := joinHub(cmd.Context(), a, v[0], newHubKey); err != nil || once {
 					return err
 				}
 			}
@@ -196,13 +195,13 @@ reachable, the actors wait and the connection is repeated.`,
 		},
 	}
 	cmd.Flags().BoolVar(&once, "only", false, "join, and do not run the actors")
-	cmd.Flags().BoolVar(&o.NewHubKey, "new-hub-key", false, "accept that the hub has another TLS key than when this "+
+	cmd.Flags().BoolVar(&newHubKey, "new-hub-key", false, "accept that the hub has another TLS key than when this "+
 		"machine joined, for example after a restore without keys")
 	return cmd
 }
 
 // joinHub enrols this machine with a token; "-" reads it from stdin.
-func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions) error {
+func joinHub(ctx context.Context, a *cli.App, text string, newHubKey bool) error {
 	if text == "-" {
 		line, err := bufio.NewReader(io.LimitReader(a.Reader(ctx), 8<<10)).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -222,7 +221,7 @@ func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions
 		return err
 	}
 	defer unlock()
-	s, err := machine.Join(ctx, a.Home, token, o, time.Now())
+	s, err := machine.Join(ctx, a.Home, token, newHubKey, time.Now())
 	if err != nil {
 		return cli.Fail(cli.ExitFailed, "joining failed: "+err.Error(), "see conclave join --help")
 	}

@@ -73,14 +73,6 @@ func ParseLogHead(s string) (LogHead, error) {
 	return h, nil
 }
 
-// seqOf returns the last sequence of a stream that h covers, 0 for none. "" is the main stream.
-func (h LogHead) seqOf(stream string) uint64 {
-	if stream == "" {
-		return h.Seq
-	}
-	return h.Others[stream]
-}
-
 const logIDSize = 16
 
 // streamHash is the running hash of one stream: of all its messages up to seq.
@@ -223,7 +215,10 @@ func (c *HeadChecker) Finish() (head LogHead, problems []Problem, foreign []Kept
 		}
 		covered, short := map[string]streamHash{}, false
 		for _, stream := range append([]string{""}, slices.Sorted(maps.Keys(k.Others))...) {
-			want, end := k.seqOf(stream), c.hasher.Seq(stream)
+			want, end := k.Others[stream], c.hasher.Seq(stream)
+			if stream == "" {
+				want = k.Seq
+			}
 			covered[stream], short = c.passed[stream][want], short || want > end
 			if want > end {
 				problems = append(problems, Problem{Kept: k.Where, Message: MessageName(stream, end), Text: fmt.Sprintf(

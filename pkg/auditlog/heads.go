@@ -399,11 +399,8 @@ func (k *HeadKeeper) compareHeads(ctx context.Context, files bus.AuditReaders) e
 		usable, kept = append(usable, s), append(kept, heads...)
 	}
 	check := audit.NewHeadChecker(kept)
-	for m, err := range src.Messages {
-		if err != nil {
-			return err
-		}
-		check.Add(m)
+	if err := eachMessage(src, check.Add); err != nil {
+		return err
 	}
 	_, problems, foreign := check.Finish()
 	if len(foreign) > 0 {
@@ -447,7 +444,11 @@ func (k *HeadKeeper) checkSealed(ctx context.Context, files bus.AuditReaders,
 // extend adds the messages that were stored since, and reports whether all were read.
 func (k *HeadKeeper) extend(ctx context.Context, r bus.AuditReaders) bool {
 	for _, stream := range r {
-		if err := k.extendStream(ctx, stream); err != nil {
+		src, err := stream.ReadAfter(ctx, k.hasher.Seq(stream.Owner()))
+		if err == nil {
+			err = eachMessage(src, k.hasher.Add)
+		}
+		if err != nil {
 			if ctx.Err() == nil {
 				k.warn("reading the head of the audit log failed", err)
 			}
@@ -457,17 +458,13 @@ func (k *HeadKeeper) extend(ctx context.Context, r bus.AuditReaders) bool {
 	return true
 }
 
-// extendStream adds the messages of one stream that were stored since.
-func (k *HeadKeeper) extendStream(ctx context.Context, r bus.AuditReader) error {
-	src, err := r.ReadAfter(ctx, k.hasher.Seq(r.Owner()))
-	if err != nil {
-		return err
-	}
+// eachMessage calls f with every message of src, until one cannot be read.
+func eachMessage(src audit.Source, f func(audit.Stored)) error {
 	for m, err := range src.Messages {
 		if err != nil {
 			return err
 		}
-		k.hasher.Add(m)
+		f(m)
 	}
 	return nil
 }

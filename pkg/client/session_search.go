@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -66,21 +67,13 @@ func matchSession(s SessionSummary, turns []subjects.Turn, words []string) Sessi
 	m := SessionMatch{SessionSummary: s}
 	for _, t := range turns {
 		whole := t.Query + "\n" + t.Answer
-		if hasWords(text.Fold(whole), words) {
+		folded := text.Fold(whole)
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(folded, w) }) {
 			m.Found, m.Latest = m.Found+1, t
 			m.Excerpt = excerpt(whole, words)
 		}
 	}
 	return m
-}
-
-func hasWords(folded string, words []string) bool {
-	for _, w := range words {
-		if !strings.Contains(folded, w) {
-			return false
-		}
-	}
-	return true
 }
 
 // excerpt returns the part of a text around the last of the words, or its beginning where folding moved it.

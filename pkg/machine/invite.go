@@ -80,7 +80,7 @@ func (l *Invitations) Add(inv Invitation, now time.Time) error {
 		return o.ID == inv.ID || o.IsOpen(now) && o.Machine == inv.Machine || !o.IsOpen(now) &&
 			now.Sub(o.Expires) > keepFor
 	})
-	if countOpen(all, now) >= maxOpen {
+	if len(openOf(all, now)) >= maxOpen {
 		return ErrTooMany
 	}
 	return l.replace(append(all, inv))
@@ -129,7 +129,7 @@ func (l *Invitations) Cancel(name string, now time.Time) (bool, error) {
 func (l *Invitations) Open(now time.Time) []Invitation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(l.all), func(i Invitation) bool { return !i.IsOpen(now) })
+	return openOf(l.all, now)
 }
 
 // NeedListener reports whether an invitation is open, or was used so recently that its enrolment may not be complete.
@@ -141,13 +141,9 @@ func (l *Invitations) NeedListener(now time.Time) bool {
 	})
 }
 
-func countOpen(all []Invitation, now time.Time) (n int) {
-	for _, i := range all {
-		if i.IsOpen(now) {
-			n++
-		}
-	}
-	return n
+// openOf returns the invitations of a list that can still be used.
+func openOf(all []Invitation, now time.Time) []Invitation {
+	return slices.DeleteFunc(slices.Clone(all), func(i Invitation) bool { return !i.IsOpen(now) })
 }
 
 // find returns the index of an invitation that can be used. It compares in constant time, also for an unknown id.

@@ -71,17 +71,11 @@ func (s State) seeds(home bus.Home) bus.Keys {
 	return bus.Keys{Dir: filepath.Join(home.Keys().Dir, s.Keys)}
 }
 
-// JoinOptions are the exceptions that the user permits.
-type JoinOptions struct {
-	// NewHubKey accepts a token of a hub with another TLS key than the one that the machine joined, for the same
-	// machine name.
-	NewHubKey bool
-}
-
 // Join enrols this machine with a token and stores the state. A folder that has the keys of a hub is rejected, and so
-// is one that joined already, unless the token is for the same machine of the same hub: then its keys are replaced. The
-// folder must exist.
-func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.Time) (State, error) {
+// is one that joined already, unless the token is for the same machine of the same hub: then its keys are replaced.
+// newHubKey accepts a token of a hub with another TLS key than the one that the machine joined, for the same machine
+// name. The folder must exist.
+func Join(ctx context.Context, home bus.Home, t Token, newHubKey bool, now time.Time) (State, error) {
 	if _, err := os.Stat(home.Keys().Path("broker")); err == nil {
 		return State{}, fmt.Errorf("%s is the data folder of a hub: choose another one with --data", home.Data)
 	}
@@ -90,7 +84,7 @@ func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.T
 	if err != nil && !errors.Is(err, ErrNotJoined) {
 		return State{}, err
 	}
-	if joined && before.Pin != t.Pin.String() && !o.NewHubKey {
+	if joined && before.Pin != t.Pin.String() && !newHubKey {
 		return State{}, fmt.Errorf("this data folder joined the hub %s as %s, and the token is of a hub with another "+
 			"TLS key: if that hub was restored without its keys, add --new-hub-key; else choose another folder with "+
 			"--data", before.Hub, before.Machine)

@@ -424,7 +424,7 @@ func TestOneHostCannotBlockEnrolment(t *testing.T) {
 	if held == 0 {
 		t.Error("no enrolment is held")
 	}
-	if _, err := machine.Join(t.Context(), bus.Home{Data: t.TempDir()}, h.invite("gpu-box"), machine.JoinOptions{},
+	if _, err := machine.Join(t.Context(), bus.Home{Data: t.TempDir()}, h.invite("gpu-box"), false,
 		h.clock()); err != nil {
 		t.Error(err)
 	}
