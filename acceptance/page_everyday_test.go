@@ -168,6 +168,16 @@ func TestPageSaysWhatIsSo(t *testing.T) {
 			dispatchEvent(new PopStateEvent("popstate"));
 			for (let n = 0; n < 3; n++) await new Promise(requestAnimationFrame);
 		};`
+	// What the banner says of the model is not repeated below each answer.
+	p.ask("What is the capital of France?")
+	p.waitFor(`document.querySelector(".turn .facts")`)
+	if got := eval[string](p, `(async () => {
+		const said = (await (await fetch("/health")).json()).model.notice;
+		return document.querySelector(".banner")?.textContent.includes(said)
+			+ " " + (document.querySelector(".turn .notes")?.textContent ?? "");
+	})()`); got != "true " {
+		t.Errorf("banner, and notes of the answer: %q", got)
+	}
 	// An approval that waits is not thinking.
 	if got := eval[string](p, `(async () => {`+apply+`
 		apply("thought", 0, "query.received", { query: "?" });

@@ -421,7 +421,7 @@ const stopped = (state) => (state === "stopped" ? html`<p class="quiet">You stop
 function liveTurn(r, turns) {
   const running = store.isRunning(r);
   const tick = running ? Math.floor(Date.now() / 500) : 0;
-  return guard([r, r.version, tick, editing.id === r.id && editing.text, drawer.open && drawer.run === r.id, versions.get(r.id)?.join(), busy, r.rated, r.stars, r.words, store.state.approvals.size], () => turn(r, running, turns));
+  return guard([r, r.version, tick, editing.id === r.id && editing.text, drawer.open && drawer.run === r.id, versions.get(r.id)?.join(), busy, r.rated, r.stars, r.words, store.state.approvals.size, store.state.health?.model?.notice], () => turn(r, running, turns));
 }
 
 function turn(r, running, turns) {
@@ -500,8 +500,9 @@ function left(r) {
   return html`<span class="sent" title=${to.length ? visible("To " + to.join(", ")) : "What was sent is in the run"}>${icon("globe")}${visible(parts.join("; "))} this machine</span>`;
 }
 
+// notes are those of an answer, without what the banner says of the model.
 const notes = (r) => {
-  const seen = new Set();
+  const seen = new Set([store.state.health?.model?.notice]);
   const all = [...r.notes, ...(r.response?.notes ?? [])].filter((n) => n.text && !["demo_model", "graded"].includes(n.code) && !seen.has(n.text) && seen.add(n.text));
   return all.length ? html`<ul class="notes">${all.map((n) => html`<li>${visible(n.text)}</li>`)}</ul>` : nothing;
 };
