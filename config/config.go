@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -263,10 +264,7 @@ func readFile(dir, name string) ([]byte, bool, error) {
 // and those of the manifest and the models, except models.roles.assistant. On an error c is unchanged.
 func (c *Config) Apply(flags map[string]string) error {
 	next := *c
-	next.origins = map[string]string{}
-	for path, from := range c.origins {
-		next.origins[path] = from
-	}
+	next.origins = maps.Clone(c.origins)
 	var errs []error
 	for _, path := range strict.SortedKeys(flags) {
 		name, field, _ := strings.Cut(path, ".")

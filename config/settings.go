@@ -330,7 +330,7 @@ func (s *liveSettings) restartActors(ctx context.Context, section string) (resta
 func (c Config) withValue(path, value string) (Config, error) {
 	name, field, _ := strings.Cut(path, ".")
 	next := c
-	next.origins = mergeMaps(c.origins, nil)
+	next.origins = maps.Clone(c.origins)
 	delete(next.origins, path)
 	if role, ok := strings.CutPrefix(path, "models.roles."); ok {
 		next.Models.Roles = mergeMaps(c.Models.Roles, map[string]string{role: value})

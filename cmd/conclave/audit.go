@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"slices"
 	"strconv"
@@ -228,14 +229,14 @@ func readNewRecords(ctx context.Context, r bus.AuditReaders, at []uint64) (out [
 		if i > 0 && errors.Is(err, bus.ErrNoAudit) {
 			continue
 		}
-		if err == nil {
-			err = eachRecord(src, func(e view.AuditEntry) error {
-				out = append(out, e)
-				return nil
-			})
-		}
 		if err != nil {
 			return nil, err
+		}
+		for e, err := range records(src) {
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, e)
 		}
 		at[i] = max(at[i], src.Last)
 	}
@@ -243,23 +244,25 @@ func readNewRecords(ctx context.Context, r bus.AuditReaders, at []uint64) (out [
 	return out, nil
 }
 
-// eachRecord calls f for every record of a source, and for every message that cannot be decoded, in order. The first
-// error, of f or of reading, ends it and is returned.
-func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
-	if src.Messages == nil {
-		return nil
-	}
-	for m, err := range src.Messages {
-		if err != nil {
-			return err
+// records yields the records of a source, and a bad one for each message that cannot be decoded, in order. An error of
+// reading is the last.
+func records(src audit.Source) iter.Seq2[view.AuditEntry, error] {
+	return func(yield func(view.AuditEntry, error) bool) {
+		if src.Messages == nil {
+			return
 		}
-		for _, e := range view.DecodeAudit(m) {
-			if err := f(e); err != nil {
-				return err
+		for m, err := range src.Messages {
+			if err != nil {
+				yield(view.AuditEntry{}, err)
+				return
+			}
+			for _, e := range view.DecodeAudit(m) {
+				if !yield(e, nil) {
+					return
+				}
 			}
 		}
 	}
-	return nil
 }
 
 // auditShowCommand prints the records of a message, an action or a chain in full. None is an error.
@@ -279,9 +282,6 @@ writer with the sequence in this stream. With --json it prints one array.`,
 		},
 	}
 }
-
-// errDone ends a walk early.
-var errDone = errors.New("done")
 
 // showAudit prints the records of a message, which may be bad, or those whose id or chain is what or begins with it. A
 // prefix has at least [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an
@@ -306,17 +306,16 @@ func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string)
 		if err != nil {
 			return err
 		}
-		err = eachRecord(withProgress(a, src, "searching"), func(e view.AuditEntry) error {
+		for e, err := range records(withProgress(a, src, "searching")) {
+			if err != nil {
+				return err
+			}
 			if byName && e.Message != what {
-				return errDone
+				break
 			}
 			if byName || fits(e.ID) || fits(e.Chain) {
 				found = append(found, e)
 			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, errDone) {
-			return err
 		}
 	}
 	switch {

@@ -180,8 +180,8 @@ func readArguments(ctx context.Context, a *cli.App, text string) ([]byte, error)
 	body := []byte(text)
 	if text == "-" {
 		var err error
-		if body,
-			err = io.ReadAll(io.LimitReader(a.Reader(ctx), int64(subjects.ToolRequestService.Limit())+1)); err != nil {
+		body, err = io.ReadAll(io.LimitReader(a.Reader(ctx), int64(subjects.ToolRequestService.Limit())+1))
+		if err != nil {
 			return nil, fmt.Errorf("reading the arguments from stdin: %w", err)
 		}
 	}

@@ -94,21 +94,16 @@ func serveHealth(ctx context.Context, socket string, c *config.Instance) error {
 			}
 			if err == nil {
 				_ = conn.SetDeadline(time.Now().Add(healthTimeout))
-				_ = json.NewEncoder(conn).Encode(reportHealth(c))
+				r := healthReport{Ready: true, Actors: []actorHealth{}}
+				for _, s := range c.System.Actors() {
+					state, restarts, _ := s.Health.Snapshot()
+					r.Actors = append(r.Actors, actorHealth{s.Spec.Name, state, restarts})
+					r.Ready = r.Ready && state == actor.Ready
+				}
+				_ = json.NewEncoder(conn).Encode(r)
 				conn.Close()
 			}
 		}
 	}()
 	return nil
-}
-
-// reportHealth returns the states of the actors of c.
-func reportHealth(c *config.Instance) healthReport {
-	r := healthReport{Ready: true, Actors: []actorHealth{}}
-	for _, s := range c.System.Actors() {
-		state, restarts, _ := s.Health.Snapshot()
-		r.Actors = append(r.Actors, actorHealth{s.Spec.Name, state, restarts})
-		r.Ready = r.Ready && state == actor.Ready
-	}
-	return r
 }

@@ -398,14 +398,12 @@ func exportKeys(a *cli.App, texts []string) error {
 		if err := copyKeys(a.Home, e); err != nil {
 			return err
 		}
-		if !a.JSON {
+	}
+	return a.Print(exports, nil, func() {
+		for _, e := range exports {
 			a.Say("%s has the keys of %s.", e.Folder, strings.Join(e.Roles, ", "))
 		}
-	}
-	if a.JSON {
-		return a.PrintJSON(exports)
-	}
-	return nil
+	})
 }
 
 // copyKeys makes the keys of a folder exactly those of its roles, with the key of params_hash for a writer of audit

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -229,22 +228,12 @@ func describeCallers(p subjects.Principal, m policy.Manifest) string {
 
 // changeServer returns the settings of a server with those that were given in place of its own.
 func changeServer(s, given mcp.Server) mcp.Server {
-	if given.Env != nil {
-		s.Env = given.Env
+	to, from := reflect.ValueOf(&s).Elem(), reflect.ValueOf(given)
+	for i := range from.NumField() {
+		if !from.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
 	}
-	if given.Headers != nil {
-		s.Headers = given.Headers
-	}
-	if given.Read != nil {
-		s.Read = given.Read
-	}
-	if given.Write != nil {
-		s.Write = given.Write
-	}
-	if given.Hosts != nil {
-		s.Hosts = given.Hosts
-	}
-	s.Timeout = cmp.Or(given.Timeout, s.Timeout)
 	return s
 }
 

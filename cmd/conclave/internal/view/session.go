@@ -89,9 +89,7 @@ func message(w io.Writer, role, about, text string) {
 		head += " " + term.Paint(w, term.Dim, term.Plain(about))
 	}
 	fmt.Fprintln(w, head)
-	for l := range strings.Lines(strings.TrimRight(term.PlainText(text), "\n")) {
-		fmt.Fprintln(w, "  "+strings.TrimRight(l, "\n"))
-	}
+	term.Indent(w, "  ", text)
 }
 
 // turnGrades prints the grade, the comparison and the user's feedback of a turn below its answer, as far as there are
