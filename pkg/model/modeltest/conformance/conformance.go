@@ -46,34 +46,20 @@ const ModelName = "suite:1b"
 func Run(t *testing.T, p Profile) {
 	t.Helper()
 	s := suite{p}
-	for _, c := range []struct {
-		name string
-		run  func(*testing.T)
-		skip bool
-	}{
+	for _, c := range append(s.replyTests(), []suiteTest{
 		{"contract", s.testContract, false},
 		{"answer", s.testAnswer, false},
-		{"thinking", s.testThinking, false},
 		{"think option", s.testThinkOption, false},
-		{"tool call", s.testToolCall, false},
-		{"several calls", s.testSeveralCalls, false},
-		{"calls in last chunk", s.testCallsInLastChunk, false},
-		{"calls in separate chunks", s.testCallsInSeparateChunks, false},
-		{"calls without ids", s.testCallsWithoutIDs, false},
-		{"argument key order", s.testArgumentKeyOrder, false},
+		{"several calls", s.testThreeCalls(scriptserver.Quirks{}), false},
+		{"calls in last chunk", s.testThreeCalls(scriptserver.Quirks{CallsLast: true}), false},
+		{"calls in separate chunks", s.testThreeCalls(scriptserver.Quirks{CallsSplit: true}), false},
 		{"conversation", s.testConversation, false},
 		{"images", s.testImages, false},
 		{"options", s.testOptions, false},
 		{"format", s.testFormat, false},
-		{"token counts", s.testTokenCounts, false},
-		{"remote host", s.testRemoteHost, p.NoRemoteHost},
-		{"output limit", s.testOutputLimit, false},
-		{"empty reply", s.testEmptyReply, false},
-		{"large reply", s.testLargeReply, false},
 		{"large prompt", s.testLargePrompt, false},
 		{"special characters", s.testSpecialCharacters, false},
 		{"invalid UTF-8", s.testInvalidUTF8, false},
-		{"error in stream", s.testErrorInStream, false},
 		{"rejected requests", s.testRejectedRequests, false},
 		{"busy", s.testBusy, false},
 		{"invalid body", s.testInvalidBody, false},
@@ -88,7 +74,7 @@ func Run(t *testing.T, p Profile) {
 		{"missing model", s.testMissingModel, false},
 		{"embeddings", s.testEmbeddings, p.NoEmbed},
 		{"pull", s.testPull, p.NoPull},
-	} {
+	}...) {
 		if c.skip {
 			continue
 		}
@@ -100,6 +86,89 @@ func Run(t *testing.T, p Profile) {
 }
 
 type suite struct{ p Profile }
+
+// suiteTest is one test of the suite.
+type suiteTest struct {
+	name string
+	run  func(*testing.T)
+	skip bool
+}
+
+// replyTests are the tests of what a backend returns of one reply, streamed and not.
+func (s suite) replyTests() []suiteTest {
+	const size = 3 << 20
+	ordered := `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`
+	return []suiteTest{
+		{"thinking", s.expect(scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."},
+			func(m model.Message, _ model.Final) bool {
+				return m.Thinking == "A fish, I think." && m.Content == "A fish."
+			}), false},
+		{"tool call", s.expect(scriptserver.Reply{Calls: []scriptserver.Call{
+			{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}},
+		}}, func(m model.Message, _ model.Final) bool {
+			var args map[string]string
+			return len(m.Calls) == 1 && m.Calls[0].Name == "look" && m.Calls[0].ID == "call_7" &&
+				json.Unmarshal(m.Calls[0].Arguments, &args) == nil && args["what"] == "the \"fish\" <é>\n"
+		}), false},
+		{"calls without ids", s.expect(scriptserver.Reply{
+			Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}, Quirks: scriptserver.Quirks{NoIDs: true},
+		}, func(m model.Message, _ model.Final) bool { return len(m.Calls) == 2 && m.Calls[0].ID == "" }), false},
+		{"argument key order", s.expect(scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look", JSON: ordered}}},
+			func(m model.Message, _ model.Final) bool {
+				return strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "") == ordered
+			}), false},
+		{"token counts", s.expect(scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45},
+			func(_ model.Message, f model.Final) bool {
+				return f.PromptTokens == 321 && f.OutputTokens == 45 && f.Reason != "" &&
+					(s.p.NoDurations || f.Total > 0 && f.Load > 0)
+			}), false},
+		{"remote host", s.expect(scriptserver.Reply{
+			Content: "hi", Quirks: scriptserver.Quirks{RemoteHost: "https://ollama.com:443"},
+		}, func(_ model.Message, f model.Final) bool {
+			return f.RemoteHost == "https://ollama.com:443"
+		}), s.p.NoRemoteHost},
+		{"output limit", s.expect(scriptserver.Reply{
+			Content: strings.Repeat("word ", 600), Quirks: scriptserver.Quirks{Length: true},
+		}, func(m model.Message, f model.Final) bool {
+			return f.Reason == "length" && f.OutputTokens == 512 && len(strings.Fields(m.Content)) == 512
+		}), false},
+		// the loop detects a lost call by the tokens
+		{"empty reply", s.expect(scriptserver.Reply{
+			Calls: []scriptserver.Call{{Name: "look"}}, Quirks: scriptserver.Quirks{DropCall: true}, Output: 9,
+		}, func(m model.Message, f model.Final) bool {
+			return m.Content == "" && m.Thinking == "" && len(m.Calls) == 0 && f.OutputTokens == 9
+		}), false},
+		{"large reply", s.expect(scriptserver.Reply{
+			Content: "fish and chips ", Quirks: scriptserver.Quirks{Bytes: size},
+		}, func(m model.Message, _ model.Final) bool {
+			return len(m.Content) == size && strings.Trim(m.Content, "fishandcp ") == ""
+		}), false},
+		{"error in stream", s.expectError(scriptserver.Reply{Content: "Let me ", Quirks: scriptserver.Quirks{
+			ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input",
+		}}, model.ErrMalformed), false},
+	}
+}
+
+// expect returns the test that isRight accepts what the backend returns of a reply.
+func (s suite) expect(reply scriptserver.Reply, isRight func(model.Message, model.Final) bool) func(*testing.T) {
+	return func(t *testing.T) {
+		s.runBothModes(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
+			requireNoError(t, err)
+			if !isRight(m, f) {
+				t.Errorf("got %.2000q, thinking %q, calls %+v, %+v", m.Content, m.Thinking, m.Calls, f)
+			}
+		})
+	}
+}
+
+// expectError returns the test that a reply is the error want.
+func (s suite) expectError(reply scriptserver.Reply, want error) func(*testing.T) {
+	return func(t *testing.T) {
+		s.runBothModes(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+			requireError(t, err, want)
+		})
+	}
+}
 
 // startBackend starts a server with the exchanges as its script, and returns a backend for it.
 func (s suite) startBackend(t *testing.T, exchanges ...scriptserver.Exchange) (model.Backend, *scriptserver.Server) {
@@ -216,17 +285,10 @@ func (s suite) testContract(t *testing.T) {
 }
 
 func (s suite) testAnswer(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "It is a very small fish."},
-		func(t *testing.T, m model.Message, f model.Final, err error) {
-			requireNoError(t, err)
-			if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 ||
-				m.Thinking != "" {
-				t.Errorf("got %+v", m)
-			}
-			if f.Model != ModelName {
-				t.Errorf("answered by %q, want %q", f.Model, ModelName)
-			}
-		})
+	s.expect(scriptserver.Reply{Content: "It is a very small fish."}, func(m model.Message, f model.Final) bool {
+		return m.Content == "It is a very small fish." && m.Role == model.Assistant && len(m.Calls) == 0 &&
+			m.Thinking == "" && f.Model == ModelName
+	})(t)
 	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three four"}})
 	chunks := 0
 	for _, err := range b.Chat(t.Context(), newRequest(true)) {
@@ -236,16 +298,6 @@ func (s suite) testAnswer(t *testing.T) {
 	if chunks < 4 {
 		t.Errorf("four words were streamed in %d chunks", chunks)
 	}
-}
-
-func (s suite) testThinking(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."},
-		func(t *testing.T, m model.Message, _ model.Final, err error) {
-			requireNoError(t, err)
-			if m.Thinking != "A fish, I think." || m.Content != "A fish." {
-				t.Errorf("got %+v", m)
-			}
-		})
 }
 
 func (s suite) testThinkOption(t *testing.T) {
@@ -269,89 +321,22 @@ func (s suite) testThinkOption(t *testing.T) {
 	}
 }
 
-func (s suite) testToolCall(t *testing.T) {
-	reply := scriptserver.Reply{
-		Calls: []scriptserver.Call{{
-			ID: "call_7", Name: "look",
-			Arguments: map[string]any{"what": "the \"fish\" <é>\n"},
-		}},
-	}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
-		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
-			t.Fatalf("calls %+v", m.Calls)
-		}
-		if m.Calls[0].ID != "call_7" {
-			t.Errorf("id %q", m.Calls[0].ID)
-		}
-		var args map[string]string
-		if err := json.Unmarshal(m.Calls[0].Arguments, &args); err != nil || args["what"] != "the \"fish\" <é>\n" {
-			t.Errorf("arguments %s (%v)", m.Calls[0].Arguments, err)
-		}
-	})
-}
-
-func (s suite) testSeveralCalls(t *testing.T) { s.checkThreeCalls(t, scriptserver.Quirks{}) }
-func (s suite) testCallsInLastChunk(t *testing.T) {
-	s.checkThreeCalls(t, scriptserver.Quirks{CallsLast: true})
-}
-
-func (s suite) testCallsInSeparateChunks(t *testing.T) {
-	s.checkThreeCalls(t, scriptserver.Quirks{CallsSplit: true})
-}
-
-func (s suite) checkThreeCalls(t *testing.T, q scriptserver.Quirks) {
+// testThreeCalls tests a reply with text and three calls.
+func (s suite) testThreeCalls(q scriptserver.Quirks) func(*testing.T) {
 	reply := scriptserver.Reply{Content: "Let me look twice.", Quirks: q, Calls: []scriptserver.Call{
 		{Name: "look", Arguments: map[string]any{"what": "head"}},
 		{Name: "look", Arguments: map[string]any{"what": "tail"}},
 		{Name: "weigh"},
 	}}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
+	return s.expect(reply, func(m model.Message, _ model.Final) bool {
 		var got []string
 		ids := make(map[string]bool)
 		for _, c := range m.Calls {
 			got = append(got, c.Name+strings.ReplaceAll(string(c.Arguments), " ", ""))
 			ids[c.ID] = true
 		}
-		if want := []string{`look{"what":"head"}`, `look{"what":"tail"}`, `weigh{}`}; !slices.Equal(got, want) {
-			t.Errorf("calls %v, want %v", got, want)
-		}
-		if len(ids) != 3 {
-			t.Errorf("ids are not three: %v", ids)
-		}
-		if m.Content != "Let me look twice." {
-			t.Errorf("content %q", m.Content)
-		}
-	})
-}
-
-func (s suite) testCallsWithoutIDs(t *testing.T) {
-	reply := scriptserver.Reply{
-		Calls:  []scriptserver.Call{{Name: "look"}, {Name: "look"}},
-		Quirks: scriptserver.Quirks{NoIDs: true},
-	}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
-		if len(m.Calls) != 2 {
-			t.Fatalf("calls %+v", m.Calls)
-		}
-		if m.Calls[0].ID != "" {
-			t.Errorf("id %q", m.Calls[0].ID)
-		}
-	})
-}
-
-func (s suite) testArgumentKeyOrder(t *testing.T) {
-	reply := scriptserver.Reply{
-		Calls: []scriptserver.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}},
-	}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
-		got := strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "")
-		if want := reply.Calls[0].JSON; got != want {
-			t.Errorf("arguments %s, want %s", got, want)
-		}
+		return slices.Equal(got, []string{`look{"what":"head"}`, `look{"what":"tail"}`, `weigh{}`}) && len(ids) == 3 &&
+			m.Content == "Let me look twice."
 	})
 }
 
@@ -487,75 +472,6 @@ func (s suite) testFormat(t *testing.T) {
 	}
 }
 
-func (s suite) testTokenCounts(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45},
-		func(t *testing.T, _ model.Message, f model.Final, err error) {
-			requireNoError(t, err)
-			if f.PromptTokens != 321 || f.OutputTokens != 45 {
-				t.Errorf("counts %+v", f)
-			}
-			if !s.p.NoDurations && (f.Total <= 0 || f.Load <= 0) {
-				t.Errorf("durations %+v", f)
-			}
-			if f.Reason == "" {
-				t.Error("no reason")
-			}
-		})
-}
-
-func (s suite) testRemoteHost(t *testing.T) {
-	reply := scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{RemoteHost: "https://ollama.com:443"}}
-	s.runBothModes(t, reply, func(t *testing.T, _ model.Message, f model.Final, err error) {
-		requireNoError(t, err)
-		if f.RemoteHost != "https://ollama.com:443" {
-			t.Errorf("remote host %q", f.RemoteHost)
-		}
-	})
-}
-
-func (s suite) testOutputLimit(t *testing.T) {
-	reply := scriptserver.Reply{Content: strings.Repeat("word ", 600), Quirks: scriptserver.Quirks{Length: true}}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
-		requireNoError(t, err)
-		if f.Reason != "length" {
-			t.Errorf("reason %q", f.Reason)
-		}
-		if f.OutputTokens != 512 {
-			t.Errorf("%d tokens, want all 512", f.OutputTokens)
-		}
-		if n := len(strings.Fields(m.Content)); n != 512 {
-			t.Errorf("%d words", n)
-		}
-	})
-}
-
-func (s suite) testEmptyReply(t *testing.T) {
-	reply := scriptserver.Reply{
-		Calls: []scriptserver.Call{{Name: "look"}}, Quirks: scriptserver.Quirks{DropCall: true},
-		Output: 9,
-	}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
-		requireNoError(t, err)
-		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
-			t.Errorf("got %+v", m)
-		}
-		if f.OutputTokens != 9 {
-			t.Errorf("%d tokens, want 9: the loop detects a lost call by them", f.OutputTokens)
-		}
-	})
-}
-
-func (s suite) testLargeReply(t *testing.T) {
-	const size = 3 << 20
-	reply := scriptserver.Reply{Content: "fish and chips ", Quirks: scriptserver.Quirks{Bytes: size}}
-	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		requireNoError(t, err)
-		if len(m.Content) != size || strings.Trim(m.Content, "fishandcp ") != "" {
-			t.Errorf("%d bytes, want %d", len(m.Content), size)
-		}
-	})
-}
-
 func (s suite) testLargePrompt(t *testing.T) {
 	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "long"}})
 	r := newRequest(false)
@@ -591,13 +507,8 @@ func (s suite) testSpecialCharacters(t *testing.T) {
 
 // testInvalidUTF8 checks that invalid bytes do not fail the reply and arrive as U+FFFD: the bus requires UTF-8.
 func (s suite) testInvalidUTF8(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}},
-		func(t *testing.T, m model.Message, _ model.Final, err error) {
-			requireNoError(t, err)
-			if want := "fish\uFFFD\uFFFD"; m.Content != want {
-				t.Errorf("content %q, want %q", m.Content, want)
-			}
-		})
+	s.expect(scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}},
+		func(m model.Message, _ model.Final) bool { return m.Content == "fish\uFFFD\uFFFD" })(t)
 	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "ok"}})
 	r := newRequest(false)
 	r.Messages[1].Content = "a\xffb"
@@ -606,14 +517,6 @@ func (s suite) testInvalidUTF8(t *testing.T) {
 	if got := server.Requests()[0].Messages[1].Content; got != "a\uFFFDb" {
 		t.Errorf("arrived as %q", got)
 	}
-}
-
-func (s suite) testErrorInStream(t *testing.T) {
-	reply := scriptserver.Reply{Content: "Let me ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: " +
-		"raw='{', err=unexpected end of JSON input"}}
-	s.runBothModes(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
-		requireError(t, err, model.ErrMalformed)
-	})
 }
 
 func (s suite) testRejectedRequests(t *testing.T) {
@@ -667,15 +570,9 @@ func (s suite) testInvalidBody(t *testing.T) {
 }
 
 func (s suite) testConnectionLost(t *testing.T) {
-	s.runBothModes(t, scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}},
-		func(t *testing.T, _ model.Message, _ model.Final, err error) {
-			requireError(t, err, model.ErrCut)
-		})
-	b, _ := s.startBackend(t,
-		scriptserver.Exchange{Reply: scriptserver.Reply{
-			Content: "one two three",
-			Quirks:  scriptserver.Quirks{CutAfter: 2},
-		}})
+	reply := scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}
+	s.expectError(reply, model.ErrCut)(t)
+	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: reply})
 	m, _, err := collectReply(t, b, newRequest(true))
 	requireError(t, err, model.ErrCut)
 	if m.Content != "one two" {
