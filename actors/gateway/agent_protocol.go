@@ -163,11 +163,12 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	}
 	defer func(start time.Time) { g.prompts.count(caller.scope+agent, time.Since(start), err) }(time.Now())
 	if !caller.isUser {
-		if !g.clients.enter(caller.scope) {
+		leave, ok := g.clients.enter(caller.scope)
+		if !ok {
 			return subjects.Faultf(subjects.CodeLimit, "%d requests of %s are in progress already; retry when one of "+
 				"them is finished", maxClientRequests, caller.name)
 		}
-		defer g.clients.leave(caller.scope)
+		defer leave()
 	}
 	q, images, err := decodePrompt(ctx, in.Body)
 	if err != nil {

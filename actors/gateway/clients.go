@@ -46,24 +46,21 @@ func (l *clientLimits) use(scope string) *clientUse {
 	return l.clients[scope]
 }
 
-// enter counts a request of a client. It reports false, and counts nothing, when the client has too many. After true
-// the caller must call leave.
-func (l *clientLimits) enter(scope string) bool {
+// enter counts a request of a client until leave is called. It reports false, and counts nothing, when the client has
+// too many.
+func (l *clientLimits) enter(scope string) (leave func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.use(scope)
 	if c.requests >= maxClientRequests {
-		return false
+		return nil, false
 	}
 	c.requests++
-	return true
-}
-
-// leave ends a request that enter admitted.
-func (l *clientLimits) leave(scope string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.use(scope).requests--
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.requests--
+	}, true
 }
 
 // begin counts a question of a client at the time now, with its cost and the bytes of its images. interval is the
@@ -127,18 +124,20 @@ func (g *Gateway) admitRequest(a *clientAccess, r *http.Request) (leave func(), 
 			"chunked body is not accepted from a client")
 	case r.ContentLength > maxClientBody:
 		return nil, tooLargef("body too large; at most %d KB from a client", maxClientBody>>10)
-	case !g.clients.enter(a.scope):
+	}
+	left, ok := g.clients.enter(a.scope)
+	if !ok {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit, "%d requests of %s are in progress "+
 			"already; retry when one of them is finished", maxClientRequests, a.name)
 	}
 	release, err := acquireSlot(g.slots.clients, "requests of clients are in progress")
 	if err != nil {
-		g.clients.leave(a.scope)
+		left()
 		return nil, err
 	}
 	return func() {
 		release()
-		g.clients.leave(a.scope)
+		left()
 	}, nil
 }
 

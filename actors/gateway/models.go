@@ -105,21 +105,18 @@ func (l *pullLog) list() []Pull {
 func (l *pullLog) add(p *Pull) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, other := range l.pulls {
-		if other.Model == p.Model {
-			if other.Ended.IsZero() {
-				return conflictf("%s is being fetched already; GET /models shows the progress", p.Model)
-			}
-			l.pulls = slices.Delete(l.pulls, i, i+1)
-			break
-		}
-	}
-	if len(l.pulls) >= maxPulls {
-		i := slices.IndexFunc(l.pulls, func(p *Pull) bool { return !p.Ended.IsZero() })
-		if i < 0 {
+	isOver := func(o *Pull) bool { return !o.Ended.IsZero() }
+	i := slices.IndexFunc(l.pulls, func(o *Pull) bool { return o.Model == p.Model })
+	switch {
+	case i >= 0 && !isOver(l.pulls[i]):
+		return conflictf("%s is being fetched already; GET /models shows the progress", p.Model)
+	case i < 0 && len(l.pulls) >= maxPulls:
+		if i = slices.IndexFunc(l.pulls, isOver); i < 0 {
 			return problemf(http.StatusTooManyRequests, subjects.CodeBusy, "busy: %d models are being fetched; wait "+
 				"for one", maxPulls)
 		}
+	}
+	if i >= 0 {
 		l.pulls = slices.Delete(l.pulls, i, i+1)
 	}
 	l.pulls = append(l.pulls, p)

@@ -414,29 +414,20 @@ func (x *conversationIndex) add(key [32]byte, session string) {
 	x.known.put(key, &knownConversation{session: session}, maxConversations)
 }
 
-// find returns the session of a conversation, "" when it is not known.
-func (x *conversationIndex) find(key [32]byte) string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if c := x.known.values[key]; c != nil && !c.ambiguous {
-		return c.session
-	}
-	return ""
-}
-
-// take is find for a request that continues the conversation: no other request with the same messages gets the session.
-func (x *conversationIndex) take(key [32]byte) string {
+// find returns the session of a conversation, "" when it is not known. With take, for a request that continues the
+// conversation, no other request with the same messages gets the session.
+func (x *conversationIndex) find(key [32]byte, take bool) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	c := x.known.values[key]
-	if c == nil || c.ambiguous || c.continued {
+	if c == nil || c.ambiguous || take && c.continued {
 		return ""
 	}
-	c.continued = true
+	c.continued = c.continued || take
 	return c.session
 }
 
-// putBack undoes take for a request whose question was not stored.
+// putBack undoes a find with take for a request whose question was not stored.
 func (x *conversationIndex) putBack(key [32]byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -150,7 +150,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 	}
 	if len(said) > 0 {
 		key := digestConversation(programOf(r).scope, earlier)
-		if q.SessionID = g.conversations.take(key); q.SessionID != "" {
+		if q.SessionID = g.conversations.find(key, true); q.SessionID != "" {
 			q.continues = &key
 			return q, images, nil
 		}

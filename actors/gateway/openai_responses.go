@@ -70,7 +70,7 @@ func (g *Gateway) onResponse(w http.ResponseWriter, r *http.Request) error {
 	}
 	if in.Previous != "" {
 		id := strings.TrimPrefix(in.Previous, responsePrefix)
-		if q.session = g.conversations.find(digestResponse(programOf(r).scope, id)); q.session == "" {
+		if q.session = g.conversations.find(digestResponse(programOf(r).scope, id), false); q.session == "" {
 			return problemf(http.StatusNotFound, "previous_response_not_found", "previous_response_id: there is no "+
 				"response %q of this client, or it is too old; send the conversation as input",
 				text.Clip(in.Previous, 80))

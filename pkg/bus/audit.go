@@ -157,10 +157,7 @@ func (r auditConn) Owner() string { return streamOwner(r.stream) }
 // ReadAfter implements [AuditReader].
 func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
 	var info struct {
-		State struct {
-			First uint64 `json:"first_seq"`
-			Last  uint64 `json:"last_seq"`
-		} `json:"state"`
+		jetstream.StreamInfo
 		Error *jetstream.APIError `json:"error"`
 	}
 	if err := requestAuditAPI(ctx, r.nc, "STREAM.INFO."+r.stream, nil, &info); err != nil {
@@ -172,14 +169,14 @@ func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, err
 	case info.Error != nil:
 		return audit.Source{}, fmt.Errorf("reading the audit log: %w", info.Error)
 	}
-	first := info.State.First
+	first := info.State.FirstSeq
 	if seq > 0 {
 		first = max(seq+1, first)
 	}
 	return audit.Source{
-		StreamRange: audit.StreamRange{Stream: r.Owner(), First: first, Last: info.State.Last},
+		StreamRange: audit.StreamRange{Stream: r.Owner(), First: first, Last: info.State.LastSeq},
 		Messages: func(yield func(audit.Stored, error) bool) {
-			r.readMessages(ctx, first, info.State.Last, yield)
+			r.readMessages(ctx, first, info.State.LastSeq, yield)
 		},
 	}, nil
 }

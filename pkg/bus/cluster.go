@@ -15,37 +15,27 @@ import (
 	"conclave/subjects"
 )
 
-// cluster is the part of nats.conf of a server in a cluster. The servers of a cluster have the same accounts and keys,
-// and each its own name and store.
-type cluster struct {
-	Name      string   // of the cluster, the same on every server
-	Listen    string   // host:port for the other servers
-	Routes    []string // host:port of the other servers
-	Advertise string   // host:port that clients are told to reconnect to; "" = that of the listener
-	// Files of the certificate of this server, for routes and clients, and of the authority that must have signed those
-	// of the other servers.
-	CA, Cert, Key string
+// clusterConf returns the part of nats.conf of a server in a cluster. The servers have the same accounts and keys, and
+// each its own name and store. It listens on listen for the other servers, reaches them at routes, and tells clients to
+// reconnect to client. A route needs a certificate of the cluster's own authority in both directions; clients verify
+// that of the server, and prove their key as always. All addresses are host:port.
+func clusterConf(listen, client string, routes []string) string {
+	quoted := make([]string, len(routes))
+	for i, r := range routes {
+		quoted[i] = strconv.Quote("tls://" + r)
+	}
+	return fmt.Sprintf(`
+# The cluster. A server joins with a certificate of the cluster's own authority. Not part of the generated table.
+client_advertise: %q
+tls { cert_file: "cert.pem", key_file: "key.pem", min_version: "1.3", timeout: 5 }
+cluster {
+  name: %q
+  listen: %q
+  no_advertise: true
+  routes: [ %s ]
+  tls { ca_file: "ca.pem", cert_file: "cert.pem", key_file: "key.pem", verify: true, min_version: "1.3", timeout: 5 }
 }
-
-// conf returns the cluster's part of nats.conf. A route needs a certificate of the cluster's own authority in both
-// directions; clients verify that of the server, and prove their key as always.
-func (c cluster) conf() string {
-	var b strings.Builder
-	b.WriteString("\n# The cluster. A server joins with a certificate of the cluster's own authority. Not part of " +
-		"the generated table.\n")
-	if c.Advertise != "" {
-		fmt.Fprintf(&b, "client_advertise: %q\n", c.Advertise)
-	}
-	fmt.Fprintf(&b, "tls { cert_file: %q, key_file: %q, min_version: \"1.3\", timeout: 5 }\n", c.Cert, c.Key)
-	routes := make([]string, len(c.Routes))
-	for i, r := range c.Routes {
-		routes[i] = strconv.Quote("tls://" + r)
-	}
-	fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  no_advertise: true\n  routes: [ %s ]\n", c.Name, c.Listen,
-		strings.Join(routes, ", "))
-	fmt.Fprintf(&b, "  tls { ca_file: %q, cert_file: %q, key_file: %q, verify: true, min_version: \"1.3\", timeout: "+
-		"5 }\n}\n", c.CA, c.Cert, c.Key)
-	return b.String()
+`, client, ServerName, listen, strings.Join(quoted, ", "))
 }
 
 // ClusterServers is the number of servers of a cluster, and of the replicas of each stream in it: one of them may be
@@ -122,13 +112,10 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 	for i, client := range hosts {
 		name := fmt.Sprintf("%s-%d", ServerName, i+1)
 		s := ClusterServer{Name: name, URL: "tls://" + client, Folder: filepath.Join(h.ClusterFolder(), name)}
-		c := cluster{
-			Name: ServerName, Listen: addToPort(client, routePortOffset), Advertise: client, CA: "ca.pem",
-			Cert: "cert.pem", Key: "key.pem",
-		}
+		var routes []string
 		for _, other := range hosts {
 			if other != client {
-				c.Routes = append(c.Routes, addToPort(other, routePortOffset))
+				routes = append(routes, addToPort(other, routePortOffset))
 			}
 		}
 		if err := os.MkdirAll(s.Folder, 0o700); err != nil {
@@ -140,7 +127,7 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 		}
 		server := cfg
 		server.Name, server.Listen, server.Store = name, client, "jetstream"
-		server.Certificate = Certificate{Cert: c.Cert, Key: c.Key}
+		server.Certificate = Certificate{Cert: "cert.pem", Key: "key.pem"}
 		leaf := "127.0.0.1"
 		if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
 			leaf = host
@@ -150,7 +137,8 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 			return nil, err
 		}
 		conf := filepath.Join(s.Folder, "nats.conf")
-		if err := file.Replace(conf, []byte(subjects.Table().Conf()+c.conf())); err != nil {
+		text := subjects.Table().Conf() + clusterConf(addToPort(client, routePortOffset), client, routes)
+		if err := file.Replace(conf, []byte(text)); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", conf, err)
 		}
 		out, urls = append(out, s), append(urls, s.URL)
