@@ -121,68 +121,47 @@ func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) 
 	if waiting = waiting[:min(backfillSize, len(waiting))]; len(waiting) == 0 {
 		return 0, nil
 	}
-	n, err := m.embedAndStore(ctx, out, by, waiting...)
-	if err != nil && !isModelUnavailable(err) && !isStoreError(err) && ctx.Err() == nil {
-		return m.backfillSingly(ctx, out, by, waiting)
+	made, failed, err := m.embedEntries(ctx, out, waiting...)
+	if err != nil && !isModelUnavailable(err) && ctx.Err() == nil {
+		made, failed, err = m.embedSingly(ctx, out, waiting)
+	}
+	n := 0
+	for i, v := range made {
+		if v == nil {
+			m.deferEntry(out, waiting[i], by, failed[i])
+			continue
+		}
+		if err := m.storeVectors(ctx, waiting[i], *v); err != nil {
+			return n, err
+		}
+		n++
 	}
 	return n, err
 }
 
-// embedAndStore embeds entries in one request and stores their vectors; those that the model by rejects are deferred.
-// It returns how many vectors were stored. An error of the database is a [storeError].
-func (m *Memory) embedAndStore(ctx context.Context, out actor.Out, by string, waiting ...subjects.MemoryEntry) (int,
-	error,
+// embedSingly is [Memory.embedEntries] one by one, so that a text at which a request fails does not block the others.
+// It ends with an error when the model is unavailable or ctx ends; made has the entries before.
+func (m *Memory) embedSingly(ctx context.Context, out actor.Out, entries []subjects.MemoryEntry) (
+	made []*store.Vectors, failed map[int]error, err error,
 ) {
-	vectors, failed, err := m.embedEntries(ctx, out, waiting...)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	for i, e := range waiting {
-		if vectors[i] == nil {
-			m.deferEntry(out, e, by, failed[i])
-			continue
+	failed = map[int]error{}
+	for i, e := range entries {
+		one, why, err := m.embedEntries(ctx, out, e)
+		switch {
+		case err != nil && (isModelUnavailable(err) || ctx.Err() != nil):
+			return made, failed, err
+		case err != nil:
+			made, failed[i] = append(made, nil), err
+		default:
+			made, failed[i] = append(made, one[0]), why[0]
 		}
-		if err := m.storeVectors(ctx, e, *vectors[i]); err != nil {
-			return n, storeError{err}
-		}
-		n++
 	}
-	return n, nil
-}
-
-// storeError is an error of the database, as opposed to one of the embedding model.
-type storeError struct{ error }
-
-func (e storeError) Unwrap() error { return e.error }
-
-func isStoreError(err error) bool {
-	var s storeError
-	return errors.As(err, &s)
+	return made, failed, nil
 }
 
 // isModelUnavailable reports whether err is about the model and not about a text.
 func isModelUnavailable(err error) bool {
 	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrSwap)
-}
-
-// backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are deferred,
-// so that they do not block the others. It ends with an error when the model is unavailable, ctx ends or the database
-// fails.
-func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, by string, waiting []subjects.MemoryEntry) (n int,
-	err error,
-) {
-	for _, e := range waiting {
-		stored, err := m.embedAndStore(ctx, out, by, e)
-		switch {
-		case err != nil && (isModelUnavailable(err) || isStoreError(err) || ctx.Err() != nil):
-			return n, err
-		case err != nil:
-			m.deferEntry(out, e, by, err)
-		}
-		n += stored
-	}
-	return n, nil
 }
 
 // storeVectors stores the vectors of an entry and updates the index, also when the caller has gone. Vectors of an entry

@@ -127,10 +127,9 @@ func (t *tx) applyGrade(g Grade) (told bool, err error) {
 		}
 	}
 	if g.Critic != nil || g.Feedback != nil || g.Reward != nil {
-		told, err = t.updateGrades(g.Query, g.Respondent, Grade{
-			Critic: g.Critic, Feedback: g.Feedback,
-			Reward: g.Reward, Count: g.Count,
-		})
+		own := g
+		own.Pairwise = nil
+		told, err = t.updateGrades(g.Query, g.Respondent, own)
 	}
 	if err == nil && g.Pairwise != nil {
 		var more bool

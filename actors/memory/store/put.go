@@ -200,10 +200,7 @@ func (t *tx) entryExists(id string) (there bool, err error) {
 }
 
 func (t *tx) findAnswer(query, respondent string) (id, state string, err error) {
-	err = t.query(func(r *sql.Rows) error {
-		id, state, err = scanAnswer(r)
-		return err
-	}, answerQuery, answerKey(query, respondent))
+	err = t.query(func(r *sql.Rows) error { return r.Scan(&id, &state) }, answerQuery, answerKey(query, respondent))
 	return id, state, err
 }
 

@@ -16,26 +16,14 @@ const (
 	Forgotten = "forgotten"
 )
 
-const answerQuery = "SELECT id FROM answers WHERE answer = ?"
-
-// scanAnswer reads a row of answerQuery: [Stored] with the id of the entry, or [Forgotten] with "".
-func scanAnswer(r *sql.Rows) (id, state string, err error) {
-	var is sql.NullString
-	if err := r.Scan(&is); err != nil {
-		return "", "", err
-	}
-	if !is.Valid {
-		return "", Forgotten, nil
-	}
-	return is.String, Stored, nil
-}
+const answerQuery = "SELECT coalesce(id, ''), CASE WHEN id IS NULL THEN '" + Forgotten + "' ELSE '" + Stored +
+	"' END FROM answers WHERE answer = ?"
 
 // FindAnswer returns the state of the answer of respondent to a query, [Stored] with its id or [Forgotten]; "" means
 // never stored.
 func (s *Store) FindAnswer(ctx context.Context, query, respondent string) (id, state string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
-		id, state, err = scanAnswer(r)
-		return err
+		return r.Scan(&id, &state)
 	}, answerQuery, answerKey(sanitize(query), sanitize(respondent)))
 	if err != nil {
 		return "", "", fmt.Errorf("finding an answer: %w", err)

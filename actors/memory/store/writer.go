@@ -60,7 +60,7 @@ func newWriter(ctx context.Context, s *Store, writes int64) (w *writer, err erro
 	}
 	w.prepared.on = w.conn
 	if err := w.loadCounters(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("reading counters: %w", explainError(err)), w.conn.Close())
+		return nil, errors.Join(fmt.Errorf("reading counters: %w", err), w.conn.Close())
 	}
 	go w.run()
 	return w, nil
@@ -72,22 +72,16 @@ func (w *writer) loadCounters(ctx context.Context) error {
 		(SELECT value FROM meta WHERE name = 'high')) + 1,
 		(SELECT coalesce(max(id), 0) FROM entities) + 1`).Scan(&w.nextRow, &w.nextEntity)
 	if err != nil {
-		return err
+		return explainError(err)
 	}
 	rows, err := w.conn.QueryContext(ctx, "SELECT model, dims FROM models")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
+	return scanRows(rows, err, func(r *sql.Rows) error {
 		var model string
 		var dims int
-		if err := rows.Scan(&model, &dims); err != nil {
-			return err
-		}
+		err := r.Scan(&model, &dims)
 		w.dims[model] = dims
-	}
-	return rows.Err()
+		return err
+	})
 }
 
 // write queues a change and waits until it is durable. When ctx ends first the caller gets ctx's error, and the change
