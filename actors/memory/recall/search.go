@@ -131,13 +131,16 @@ func (s *search) boundRows() error {
 	if s.q.Vector == nil {
 		return nil
 	}
-	shares := s.words.shares()
+	shares, all := s.words.shares(), 0
+	for _, x := range s.r.vectors {
+		all += x.Len()
+	}
+	s.bounds = slices.Grow(s.bounds, all)
 	for _, x := range s.r.vectors {
 		hits, err := x.Bounds(s.q.Vector)
 		if err != nil {
 			return fmt.Errorf("comparing vectors: %w", err)
 		}
-		s.bounds = slices.Grow(s.bounds, len(hits))
 		for _, h := range hits {
 			similarity, share := w.cosine*float64(h.Cosine), shares.get(h.Key)
 			base := similarity + w.Words*float64(share)

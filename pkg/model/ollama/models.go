@@ -11,12 +11,26 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ollama/ollama/api"
-	capability "github.com/ollama/ollama/types/model"
-
 	"conclave/pkg/model"
 	"conclave/pkg/text"
 )
+
+// modelDetails are the details of a model in a reply.
+type modelDetails struct {
+	Family     string `json:"family"`
+	Parameters string `json:"parameter_size"`
+}
+
+// tagsReply is the reply of /api/tags.
+type tagsReply struct {
+	Models []struct {
+		Name       string       `json:"name"`
+		Size       int64        `json:"size"`
+		Digest     string       `json:"digest"`
+		RemoteHost string       `json:"remote_host"`
+		Details    modelDetails `json:"details"`
+	} `json:"models"`
+}
 
 // Embed implements [model.Embedder]. A text that is longer than the model's context is [model.ErrTooLong]; no text is
 // truncated. A reply without one vector per text is [model.ErrMalformed]. No texts need no request.
@@ -33,7 +47,11 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 	if err != nil {
 		return model.Vectors{}, err
 	}
-	var r api.EmbedResponse
+	var r struct {
+		Model      string      `json:"model"`
+		Embeddings [][]float32 `json:"embeddings"`
+		PromptEval int         `json:"prompt_eval_count"`
+	}
 	if err := b.decodeReply(ctx, resp, &r); err != nil {
 		return model.Vectors{}, err
 	}
@@ -41,12 +59,12 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		return model.Vectors{}, fmt.Errorf("%w: %s returned %d vectors for %d texts", model.ErrMalformed, name,
 			len(r.Embeddings), len(texts))
 	}
-	return model.Vectors{Model: r.Model, Values: r.Embeddings, PromptTokens: r.PromptEvalCount}, nil
+	return model.Vectors{Model: r.Model, Values: r.Embeddings, PromptTokens: r.PromptEval}, nil
 }
 
 // List implements [model.Backend]. The capabilities and the window are only known to [Backend.Show].
 func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
-	var tags api.ListResponse
+	var tags tagsReply
 	if err := b.get(ctx, "/api/tags", &tags); err != nil {
 		return nil, err
 	}
@@ -57,7 +75,7 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	infos := make([]model.Info, 0, len(tags.Models))
 	for _, m := range tags.Models {
 		infos = append(infos, model.Info{
-			Name: m.Name, Size: m.Size, Digest: m.Digest, Family: m.Details.Family, Parameters: m.Details.ParameterSize,
+			Name: m.Name, Size: m.Size, Digest: m.Digest, Family: m.Details.Family, Parameters: m.Details.Parameters,
 			Remote: m.RemoteHost,
 			Loaded: slices.Contains(loaded, m.Name),
 		})
@@ -67,7 +85,11 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 
 // Loaded implements [model.LoadLister].
 func (b *Backend) Loaded(ctx context.Context) (names []string, err error) {
-	var ps api.ProcessResponse
+	var ps struct {
+		Models []struct {
+			Name string `json:"name"`
+		} `json:"models"`
+	}
 	if err := b.get(ctx, "/api/ps", &ps); err != nil {
 		return nil, err
 	}
@@ -92,11 +114,16 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	if err != nil {
 		return model.Info{}, err
 	}
-	var r api.ShowResponse
+	var r struct {
+		Details      modelDetails   `json:"details"`
+		RemoteHost   string         `json:"remote_host"`
+		ModelInfo    map[string]any `json:"model_info"`
+		Capabilities []string       `json:"capabilities"`
+	}
 	if err := b.decodeReply(ctx, resp, &r); err != nil {
 		return model.Info{}, err
 	}
-	var tags api.ListResponse
+	var tags tagsReply
 	_ = b.get(ctx, "/api/tags", &tags) // without it the digest is not known
 	digest := ""
 	for _, m := range tags.Models {
@@ -104,12 +131,12 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 			digest = m.Digest
 		}
 	}
-	can := func(c capability.Capability) bool { return slices.Contains(r.Capabilities, c) }
+	can := func(capability string) bool { return slices.Contains(r.Capabilities, capability) }
 	return model.Info{
-		Name: name, Digest: digest, Family: r.Details.Family, Parameters: r.Details.ParameterSize,
+		Name: name, Digest: digest, Family: r.Details.Family, Parameters: r.Details.Parameters,
 		Window: contextLength(r.ModelInfo),
-		Tools:  can(capability.CapabilityTools), Thinking: can(capability.CapabilityThinking),
-		Vision: can(capability.CapabilityVision), Embedding: can(capability.CapabilityEmbedding), Remote: r.RemoteHost,
+		Tools:  can("tools"), Thinking: can("thinking"), Vision: can("vision"), Embedding: can("embedding"),
+		Remote: r.RemoteHost,
 	}, nil
 }
 
@@ -159,8 +186,11 @@ func (b *Backend) Pull(ctx context.Context, name string) iter.Seq2[model.Progres
 // not JSON is [model.ErrMalformed]. name is the requested model.
 func (b *Backend) parseProgress(line []byte, name string) (model.Progress, error) {
 	var p struct {
-		api.ProgressResponse
-		Error string `json:"error"`
+		Status    string `json:"status"`
+		Digest    string `json:"digest"`
+		Total     int64  `json:"total"`
+		Completed int64  `json:"completed"`
+		Error     string `json:"error"`
 	}
 	if err := json.Unmarshal(line, &p); err != nil {
 		return model.Progress{}, fmt.Errorf("%w: %s sent a line that is not a progress report: %q", model.ErrMalformed,

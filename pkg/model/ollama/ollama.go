@@ -1,7 +1,7 @@
 // Package ollama is the model backend for an Ollama server, over its native API.
 //
-// Types come from Ollama's api package where possible. Chats have types of their own, because api decodes the arguments
-// of tool calls into maps and loses the order of nested keys, on which prompt caches depend.
+// It has types of its own. Those of Ollama's api package bring 17 packages, and decode the arguments of tool calls into
+// maps, which loses the order of nested keys, on which prompt caches depend. The tests compare the two.
 //
 // Requests go only to the configured address: proxy variables of the environment are ignored and redirects are not
 // followed, so that no prompt reaches another host. Invalid UTF-8 in a reply becomes U+FFFD.
