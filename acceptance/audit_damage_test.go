@@ -426,7 +426,7 @@ func TestRotationReportsDamagedStreams(t *testing.T) {
 	if err := r.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(home.Store(), "jetstream", subjects.Core, "streams", "EVENTS_broker", "msgs", "1.blk")
+	path := filepath.Join(home.Store(), "jetstream", subjects.Core, "streams", "EVENTS", "msgs", "1.blk")
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -442,7 +442,7 @@ func TestRotationReportsDamagedStreams(t *testing.T) {
 	up(t, c, home)
 	found, err := damage.Read(home.Data)
 	if err != nil || len(found) != 1 || found[0].Kept == "" ||
-		!strings.HasPrefix(found[0].Text, "stream EVENTS_broker") {
+		!strings.HasPrefix(found[0].Text, "stream EVENTS") {
 		t.Errorf("found %v, %v", found, err)
 	}
 }

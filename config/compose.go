@@ -428,7 +428,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout,
 		QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
 		Workspace:  c.Workspace.Folder,
-		EventBytes: c.ServerConfig(home).StreamBytes(subjects.EventStream("broker")),
+		EventBytes: c.ServerConfig(home).StreamBytes("EVENTS") * subjects.CopyShare / 100,
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

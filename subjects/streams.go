@@ -165,18 +165,21 @@ const eventQuotaPeriod = 24 * time.Hour
 // eventStreams returns EVENTS and the streams by which events enter it, one per author, each with a quota of bytes per
 // day, one for approvals, so that no other event of the broker takes their place, and one for dead letters, with a
 // quota of messages per author and day. An author over its quota gets an error until its earlier events are a day old,
-// and cannot drop the events of others: at most its share of EVENTS per day.
+// and cannot drop the events of others: at most its share of EVENTS per day. The copies of calls and results are stored
+// in EVENTS at once, because there are two for each call and an event that enters by another stream costs the server
+// twice as much; the broker itself bounds them to CopyShare.
 func eventStreams() (out []Stream) {
 	events := Stream{
 		Name: "EVENTS", Account: Core, Doc: "all events, in order, under their author's account; republished live " +
 			"without it",
+		Subjects:      copyEvents,
 		RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, Share: 100,
 		DedupeWindow: 2 * time.Minute,
 	}
 	for _, author := range eventAuthors() {
 		share := int64(3)
-		// most of the bytes of normal use are answers, tool results and recalled entries
-		if author == Generator || author == "broker" || author == "memory" {
+		// most of the bytes of normal use are answers, recalled entries and the copies of calls and results
+		if author == Generator || author == "memory" {
 			share = 12
 		}
 		s := Stream{
@@ -186,7 +189,8 @@ func eventStreams() (out []Stream) {
 		}
 		for _, e := range publishEdges() {
 			stored, _ := e.Resolve(author)
-			elsewhere := e.Remote == deadLetters || slices.Contains(approvalEvents, stored)
+			elsewhere := e.Remote == deadLetters || slices.Contains(approvalEvents, stored) ||
+				slices.Contains(copyEvents, stored)
 			if slices.Contains(e.Callers, author) && !elsewhere {
 				s.Subjects = append(s.Subjects, stored)
 			}
@@ -220,6 +224,12 @@ const (
 	approvalStream   = "EVENTS_approvals"
 )
 
+// CopyShare is the part of EVENTS that the broker's copies of calls and results may take per day, in percent.
+const CopyShare = 12
+
+// copyEvents are the stored subjects of the broker's copies of calls and results.
+var copyEvents = []string{ToolRequestEvent.StoredBy("broker"), ToolResultEvent.StoredBy("broker")}
+
 // approvalEvents are the stored subjects of approval requests and decisions.
 var approvalEvents = []string{ApprovalRequestEvent.StoredBy("broker"), ApprovalDecisionEvent.StoredBy("broker")}
 
@@ -240,7 +250,7 @@ func EventStream(account string) string { return "EVENTS_" + account }
 // by which its events enter EVENTS.
 func (s Spec) StoredIn(account string) string {
 	switch {
-	case s.Stream != "EVENTS":
+	case s.Stream != "EVENTS", strings.HasPrefix(s.Received, "from.*.tool."):
 		return s.Stream
 	case s.Subscription() == DeadLetterEvent.Subscription():
 		return deadLetterStream

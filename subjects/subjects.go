@@ -148,30 +148,31 @@ func fillWildcards(pattern string, tokens []string) (string, error) {
 			return "", fmt.Errorf("subject %s: %w", pattern, err)
 		}
 	}
-	parts := strings.Split(pattern, ".")
-	out := make([]string, 0, len(parts)+len(tokens))
-	for _, p := range parts {
-		switch p {
-		case "*":
-			if len(tokens) == 0 {
-				return "", fmt.Errorf("subject %s: %w: too few tokens", pattern, ErrToken)
-			}
-			out, tokens = append(out, tokens[0]), tokens[1:]
-		case ">":
-			if len(tokens) == 0 {
-				return "", fmt.Errorf("subject %s: %w: too few tokens", pattern, ErrToken)
-			}
-			out, tokens = append(out, tokens...), nil
+	s := make([]byte, 0, MaxSubject)
+	for p := range strings.SplitSeq(pattern, ".") {
+		n := 0 // tokens that p stands for
+		switch {
+		case p == "*":
+			n = 1
+		case p == ">":
+			n = max(len(tokens), 1)
 		default:
-			out = append(out, p)
+			s = append(append(s, p...), '.')
 		}
+		if len(tokens) < n {
+			return "", fmt.Errorf("subject %s: %w: too few tokens", pattern, ErrToken)
+		}
+		for _, t := range tokens[:n] {
+			s = append(append(s, t...), '.')
+		}
+		tokens = tokens[n:]
 	}
 	if len(tokens) > 0 {
 		return "", fmt.Errorf("subject %s: %w: %d tokens too many", pattern, ErrToken, len(tokens))
 	}
-	s := strings.Join(out, ".")
+	s = s[:len(s)-1] // the last dot
 	if len(s) > MaxSubject {
 		return "", fmt.Errorf("subject %s: %w: longer than %d characters", pattern, ErrToken, MaxSubject)
 	}
-	return s, nil
+	return string(s), nil
 }

@@ -50,13 +50,19 @@ func Match(pattern, subject string) (tokens []string, ok bool) {
 	for {
 		p, prest, pmore := strings.Cut(pattern, ".")
 		if p == ">" {
-			return append(tokens, strings.Split(subject, ".")...), subject != ""
+			for token := range strings.SplitSeq(subject, ".") {
+				tokens = append(tokens, token)
+			}
+			return tokens, subject != ""
 		}
 		s, srest, smore := strings.Cut(subject, ".")
 		switch {
 		case p == "*":
 			if s == "" {
 				return nil, false
+			}
+			if tokens == nil {
+				tokens = make([]string, 0, 4)
 			}
 			tokens = append(tokens, s)
 		case p != s:
@@ -104,6 +110,9 @@ type Caller struct {
 
 // ID is the caller in the audit log and in events: account and spawn chain, joined by dots.
 func (c Caller) ID() string {
+	if len(c.Path) == 0 {
+		return c.Account
+	}
 	return strings.Join(c.Lineage(), ".")
 }
 

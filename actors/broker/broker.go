@@ -182,7 +182,7 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, in subjects.ToolReq
 	}
 	fault := checkRequest(in, caller, known)
 	rules := b.rules.Load()
-	if fault == nil {
+	if fault == nil && len(known.Paths) > 0 {
 		r.Args = rules.Chain.ExpandPaths(known.Tool, r.Args, b.workFolder(r))
 	}
 	r.Record = subjects.AuditRecord{
@@ -255,12 +255,22 @@ func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, r stage.Rec
 	seen facts, fault *subjects.Fault,
 ) {
 	before.reuse = b.findReusable(ctx, out, r, k)
-	var wg sync.WaitGroup
-	if r.Named && !isHarmless(k.Tool) { // a harmless call is not in the ledger
-		wg.Go(func() { before.completed, before.begun = b.findCompleted(ctx, out, r) })
+	if !r.Named || isHarmless(k.Tool) { // it is not in the ledger
+		seen, fault = b.gatherFacts(ctx, out, r, k, false)
+		return before, seen, fault
 	}
+	type entry struct {
+		result *subjects.ToolResult
+		begun  bool
+	}
+	found := make(chan entry, 1)
+	go func() {
+		result, begun := b.findCompleted(ctx, out, r)
+		found <- entry{result, begun}
+	}()
 	seen, fault = b.gatherFacts(ctx, out, r, k, false)
-	wg.Wait()
+	e := <-found
+	before.completed, before.begun = e.result, e.begun
 	return before, seen, fault
 }
 
@@ -353,8 +363,8 @@ func (b *Broker) permitCall(ctx context.Context, out actor.Out, j *stage.Judged,
 // result. The tool does not run, and the result is a no-audit fault, unless the audit log has acknowledged the
 // decision. When the outcome cannot be recorded the result is withheld and the caller gets an unrecorded fault.
 //
-// The copy of the call is published with that of the result, so that storing it does not delay the tool; for a tool
-// that takes longer than [Config].CopyDelay or writes live output, it is published then.
+// The copies of the call and of its result are published after the reply, so that they delay neither the tool nor the
+// caller; the first one of a tool that takes longer than [Config].CopyDelay or writes live output is published then.
 //
 // Its steps are before, sent, answered, learned and after.
 func (b *Broker) runAudited(ctx context.Context, out actor.Out, p stage.Permitted, k Known) subjects.ToolResult {
@@ -376,8 +386,10 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, p stage.Permitte
 		return b.answerUnaudited(ctx, out, r, b.unrunEgress(j), err)
 	}
 	actor.Step(ctx, "after")
-	announce()
-	b.publishResult(ctx, out, r, res, false)
+	actor.AfterReply(out, func() {
+		announce()
+		b.publishResult(ctx, out, r, res, false)
+	})
 	return res
 }
 
@@ -416,7 +428,9 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, run stage.Running,
 	actor.Step(ctx, "answered")
 	if res.Error = replyFault(out, k, isPrincipal, got, err); res.Error == nil {
 		res.Result, res.Links = got.Result, got.Links
-		res.Artifacts = filterArtifacts(got.Artifacts, b.folderRules(j))
+		if len(got.Artifacts) > 0 {
+			res.Artifacts = filterArtifacts(got.Artifacts, b.folderRules(j))
+		}
 		if kept := j.Facts().Kept; kept != nil && got.Change != nil && got.Change.ID == kept.ID {
 			res.Change = b.confirmChange(j, *got.Change)
 		}
@@ -461,6 +475,21 @@ func (b *Broker) newAccessOrder(j *stage.Judged) (order subjects.ToolOrder) {
 // replyFault returns the fault of a call that a tool failed or did not answer, or whose result exceeds MaxResult; nil
 // for any other result. err is the error of asking the tool.
 func replyFault(out actor.Out, k Known, isPrincipal bool, got subjects.ToolResult, err error) *subjects.Fault {
+	if err != nil {
+		return failedFault(out, k, isPrincipal, err)
+	}
+	switch {
+	case got.Error != nil:
+		return toolFault(got.Error)
+	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
+		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", k.Name,
+			len(got.Result), k.MaxResult)
+	}
+	return nil
+}
+
+// failedFault returns the fault of a call of a tool that failed with err, which is not nil.
+func failedFault(out actor.Out, k Known, isPrincipal bool, err error) *subjects.Fault {
 	var fault *subjects.Fault
 	switch {
 	case actor.IsReplyFault(err) && errors.As(err, &fault):
@@ -480,15 +509,8 @@ func replyFault(out actor.Out, k Known, isPrincipal bool, got subjects.ToolResul
 		return subjects.Faultf(fault.Code, "%s", stage.NameServedSubject(k.Name, k.Zone, fault.Text))
 	case errors.As(err, &fault):
 		return subjects.Faultf(fault.Code, "%s", fault.Text)
-	case err != nil:
-		return subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", k.Name)
-	case got.Error != nil:
-		return toolFault(got.Error)
-	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
-		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", k.Name,
-			len(got.Result), k.MaxResult)
 	}
-	return nil
+	return subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", k.Name)
 }
 
 // startAdvice says how the user starts a tool of a zone.
@@ -536,7 +558,8 @@ func (b *Broker) refuseCall(ctx context.Context, out actor.Out, r stage.Received
 	if err := b.gate.Record(ctx, out, r.Record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.answerUnaudited(ctx, out, r, res.Egress, err)
 	}
-	b.publishRefusal(ctx, out, r, b.newJudgement(ctx, j), res)
+	judgement := b.newJudgement(ctx, j)
+	actor.AfterReply(out, func() { b.publishRefusal(ctx, out, r, judgement, res) })
 	return res
 }
 
@@ -559,7 +582,7 @@ func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, r stage.Rec
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see "+
 			"conclave doctor")
 	}
-	b.publishResult(ctx, out, r, res, true)
+	actor.AfterReply(out, func() { b.publishResult(ctx, out, r, res, true) })
 	return res
 }
 

@@ -42,33 +42,54 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, r stage.Receive
 		FromUser: caller.Account == userAccount && len(caller.Path) == 0,
 	}
 	asked.Type, _ = f.rules.Manifest.TypeOf(caller)
-	var lineageErr, overrideErr, flowErr error
-	var wg sync.WaitGroup
-	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = loadLineage(ctx, out, caller, r.Session) })
+	var err error
+	if len(caller.Path) > 0 || r.Session != "" {
+		read := b.readFacts(ctx, out, r, k, dry)
+		asked.Lineage, asked.Flow, asked.Override, f.budgets = read.lineage, read.flow, read.override, read.budgets
+		err = errors.Join(read.lineageErr, read.overrideErr, read.flowErr)
 	}
-	if r.Session != "" {
-		if r.Tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
-			wg.Go(func() {
-				asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, r.Session, r.Query, dry ||
-					isRespondentB(caller))
-			})
-		}
-		asked.Override, overrideErr = callerOverride(ctx, out, caller, r.Session, r.Query, dry)
-	}
-	wg.Wait()
 	if n := len(asked.Lineage); n > 0 && n == len(caller.Path) {
 		asked.Type = asked.Lineage[n-1].Type
 	}
 	asked.Flow = taintRespondentB(asked.Flow, caller, k.Tool)
 	asked.Foreign = asked.Flow != nil && b.table.offersForeign(asked, f.rules.Manifest)
 	f.call = asked
-	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
+	if err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", r.Tool, err))
 		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was "+
 			"run; see conclave doctor")
 	}
 	return f, fault
+}
+
+// storedFacts are the facts about a call that are read from buckets.
+type storedFacts struct {
+	lineage  []policy.SpawnedAgent
+	budgets  []subjects.Budget
+	flow     *policy.Flow
+	override policy.Override
+
+	lineageErr, flowErr, overrideErr error
+}
+
+// readFacts reads the stored facts about a call that has a lineage or a session, those of different buckets at once.
+func (b *Broker) readFacts(ctx context.Context, out actor.Out, r stage.Received, k Known, dry bool) (s storedFacts) {
+	caller := r.Caller
+	var wg sync.WaitGroup
+	if len(caller.Path) > 0 {
+		wg.Go(func() { s.lineage, s.budgets, s.lineageErr = loadLineage(ctx, out, caller, r.Session) })
+	}
+	if r.Session != "" {
+		if r.Tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
+			wg.Go(func() {
+				s.flow, s.flowErr = b.loadFlow(ctx, out, caller.Account, r.Session, r.Query, dry ||
+					isRespondentB(caller))
+			})
+		}
+		s.override, s.overrideErr = callerOverride(ctx, out, caller, r.Session, r.Query, dry)
+	}
+	wg.Wait()
+	return s
 }
 
 // pageAccess returns the hosts that the tool of a call may fetch from, nil for a tool that reads no untrusted content,
@@ -192,9 +213,12 @@ func (b *Broker) countUsage(out actor.Out, r stage.Received, seen facts, begun b
 // newAttempt returns a call as the usage counter knows it, by the window of the rules in seen.
 func (b *Broker) newAttempt(r stage.Received, seen facts) policy.Attempt {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
+	hash := r.Record.ParamsHash
+	if args := compactJSON(r.Args); len(args) != len(r.Args) {
+		hash = b.hash.Hash(args)
+	}
 	return policy.Attempt{
-		Caller: r.Caller.ID(), Session: r.Session, Query: r.Query, Tool: r.Tool,
-		ParamsHash: b.hash.Hash(compactJSON(r.Args)),
+		Caller: r.Caller.ID(), Session: r.Session, Query: r.Query, Tool: r.Tool, ParamsHash: hash,
 	}
 }
 
@@ -217,12 +241,11 @@ func (b *Broker) endCount(out actor.Out, counted *policy.Attempt, res subjects.T
 	case !allowed, res.Error != nil && slices.Contains(notRunCodes, res.Error.Code):
 		b.usage.Refused(out.Now(), *counted)
 	default:
-		sum := sha256.New()
-		fmt.Fprintf(sum, "%d:%s", len(res.Result), res.Result)
+		sum := sha256.Sum256([]byte(res.Result))
 		if res.Error != nil {
-			fmt.Fprintf(sum, "%s:%s", res.Error.Code, res.Error.Text)
+			sum = sha256.Sum256(fmt.Appendf(sum[:], "%s:%s", res.Error.Code, res.Error.Text))
 		}
-		b.usage.Ended(out.Now(), *counted, string(sum.Sum(nil)))
+		b.usage.Ended(out.Now(), *counted, string(sum[:]))
 	}
 }
 

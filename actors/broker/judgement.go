@@ -41,9 +41,9 @@ func (b *Broker) newJudgement(ctx context.Context, judged *stage.Judged) *subjec
 		j.Layers, j.Monitored = rules.Chain.JudgeEach(ctx, c)
 		return j
 	}
-	for _, l := range d.Verdict().Layers {
-		l.Reason = ""
-		j.Layers = append(j.Layers, l)
+	j.Layers = d.Verdict().Layers
+	for i := range j.Layers {
+		j.Layers[i].Reason = ""
 	}
 	for _, m := range d.Monitored() {
 		j.Monitored = append(j.Monitored, m.Layer+"."+m.Rule)

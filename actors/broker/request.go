@@ -17,7 +17,7 @@ func queryID(in actor.Msg[subjects.ToolRequest]) string {
 	if in.Query != "" {
 		return in.Query
 	}
-	if subjects.CheckToken(in.Body.QueryID) == nil {
+	if in.Body.QueryID != "" && subjects.CheckToken(in.Body.QueryID) == nil {
 		return in.Body.QueryID
 	}
 	return ""

@@ -79,11 +79,17 @@ func (t *toolTable) find(ctx context.Context, tool string) (Known, bool) {
 
 // get returns the tool of its first zone.
 func (t *toolTable) get(tool string) (Known, bool) {
-	all := t.inZones(tool)
-	if len(all) == 0 {
-		return Known{}, false
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	announced, zone := t.live[tool], t.build[tool].Zone
+	k, ok := announced[zone]
+	if !ok {
+		if len(announced) == 0 {
+			return Known{}, false
+		}
+		k = announced[slices.Min(slices.Collect(maps.Keys(announced)))]
 	}
-	return all[0], true
+	return t.withFacts(k), true
 }
 
 // inZones returns the tool as each zone announced it: the zone of the build first, then by name.

@@ -18,6 +18,9 @@ func (b *Broker) workFolder(r stage.Received) string {
 
 // folderRules returns the folders that the tool of a call may access, nil for a tool without files.
 func (b *Broker) folderRules(j *stage.Judged) *subjects.FolderRules {
+	if !j.Facts().Tool.UsesFolders() {
+		return nil
+	}
 	return j.Rules().Chain.FolderRules(j.Facts(), b.workFolder(j.Received()))
 }
 

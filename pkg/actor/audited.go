@@ -90,6 +90,7 @@ func Audited[T any](ctx context.Context, out Out, g *Gate, rec subjects.AuditRec
 	if rec.ID == "" {
 		rec.ID = out.NewID()
 	}
+	rec.Lineage = lineageOf(rec)
 	if err := g.append(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, rec.Reason); err != nil {
 		return none, g.noAudit(err)
 	}
@@ -223,9 +224,7 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	rec.Phase, rec.Status, rec.Reason = phase, status, reason
-	if rec.AgentID != "" && rec.Lineage == nil {
-		rec.Lineage = strings.Split(rec.AgentID, ".")
-	}
+	rec.Lineage = lineageOf(rec)
 	if rec.AgentType == "" && g.TypeOf != nil {
 		rec.AgentType = g.TypeOf(rec.AgentID)
 	}
@@ -233,6 +232,14 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	err := g.Log.Append(ctx, rec)
 	measureAudit(ctx, time.Since(begun), err)
 	return err
+}
+
+// lineageOf returns the lineage of a record: its own, or that of its agent id.
+func lineageOf(rec subjects.AuditRecord) []string {
+	if rec.AgentID == "" || rec.Lineage != nil {
+		return rec.Lineage
+	}
+	return strings.Split(rec.AgentID, ".")
 }
 
 // noAudit returns the fault for a record that was not acknowledged because of err. Its text names the remedy, rotation

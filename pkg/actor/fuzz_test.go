@@ -315,8 +315,7 @@ func FuzzEnvelope(f *testing.F) {
 					t.Errorf("%s: an event expires", spec.Name)
 				}
 				// What goes on to the next message is read there as it was here.
-				out := nats.Header{}
-				in.ids().setHeaders(out)
+				out := in.ids().header(subjects.TypeJSON)
 				again, fault := parseEnvelope(subjects.Spec{Name: subject}, subject, out, []byte("{}"), now)
 				if fault != nil || again.ids() != in.ids() {
 					t.Errorf("carried %+v became %+v, %v", in.ids(), again.ids(), fault)

@@ -30,6 +30,7 @@ type inbound struct {
 	streams  bool               // the caller reads a reply in pieces
 	piece    func([]byte) error // sends one piece of a streamed reply
 	pieces   int                // sent so far
+	after    []func()           // of [AfterReply]
 }
 
 // ValidTrace reports whether v is a W3C traceparent of version 00, in lower case, with nonzero ids. Any other value is

@@ -115,6 +115,17 @@ func EmitRevision[T any](ctx context.Context, out Out, t subjects.Topic[T], id s
 	return publishFault(t.Spec, err)
 }
 
+// AfterReply calls f in the goroutine of the handler when its reply is sent, also when the handler fails; a draining
+// actor waits for it. It is for copies that must not delay the reply that they report. Without a reply to wait for, as
+// in a test without a bus, f is called at once.
+func AfterReply(out Out, f func()) {
+	if c, ok := out.(*connOut); ok && c.after != nil {
+		*c.after = append(*c.after, f)
+		return
+	}
+	f()
+}
+
 // publishBody encodes and publishes an event; with wait it returns when the event is stored. It rejects a topic with
 // wildcards ([ErrIncomplete]) and a body over the topic's limit.
 func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
@@ -180,20 +191,29 @@ type messageIDs struct {
 // ids are propagated to the messages of its handler.
 func (in *inbound) ids() messageIDs { return messageIDs{in.query, in.session, in.trace, in.deadline} }
 
-// setHeaders writes the ids and the deadline, in unix milliseconds, into h; empty ones are left out.
-func (c messageIDs) setHeaders(h nats.Header) {
+// header returns the headers of a message of a content type: the ids, and the deadline in unix milliseconds. Empty ones
+// are left out.
+func (c messageIDs) header(contentType string) nats.Header {
+	h := make(nats.Header, maxHeaders)
+	values := make([]string, 0, maxHeaders) // one array for all
 	set := func(k, v string) {
 		if v != "" {
-			h[k] = []string{v}
+			values = append(values, v)
+			h[k] = values[len(values)-1 : len(values) : len(values)]
 		}
 	}
+	set(subjects.HeaderType, contentType)
 	set(subjects.HeaderQuery, c.query)
 	set(subjects.HeaderSession, c.session)
 	set(subjects.HeaderTrace, c.trace)
 	if !c.deadline.IsZero() {
 		set(subjects.HeaderDeadline, strconv.FormatInt(c.deadline.UnixMilli(), 10))
 	}
+	return h
 }
+
+// maxHeaders is the number of headers that the runtime writes itself.
+const maxHeaders = 5
 
 // connOut implements [Out] on a connection.
 type connOut struct {
@@ -210,6 +230,8 @@ type connOut struct {
 	clustered bool
 	// ownStats returns the actor's own reply to STATS; nil for a client.
 	ownStats func() any
+	// after has the functions of [AfterReply]; nil where there is no reply.
+	after *[]func()
 	messageIDs
 }
 
@@ -248,7 +270,8 @@ func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID fun
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
+	var text [2 * len(b)]byte
+	return string(hex.AppendEncode(text[:0], b[:]))
 }
 
 func (s *connOut) Now() time.Time { return s.now() }
@@ -277,20 +300,21 @@ func (s *connOut) withMessageIDs(c messageIDs) *connOut {
 // newMessage builds a message with the propagated ids, deadline and trace: that of the span in ctx, or of the message
 // being handled; a missing trace is made. It fails as [checkPublishable] does.
 func (s *connOut) newMessage(ctx context.Context, spec subjects.Spec, body []byte) (*nats.Msg, error) {
+	return newMessage(ctx, s.messageIDs, spec, body)
+}
+
+// newMessage is [connOut.newMessage] with the given ids.
+func newMessage(ctx context.Context, c messageIDs, spec subjects.Spec, body []byte) (*nats.Msg, error) {
 	if err := checkPublishable(spec, body); err != nil {
 		return nil, err
 	}
-	h := make(nats.Header, 6)
-	h[subjects.HeaderType] = []string{spec.Codec.String()}
-	c := s.messageIDs
 	if span := telemetry.SpanOf(ctx); span != nil {
 		c.trace = span.Traceparent()
 	}
 	if c.trace == "" {
 		c.trace = newTrace()
 	}
-	c.setHeaders(h)
-	return &nats.Msg{Subject: spec.Name, Header: h, Data: body}, nil
+	return &nats.Msg{Subject: spec.Name, Header: c.header(spec.Codec.String()), Data: body}, nil
 }
 
 // newTrace begins a trace that is not marked as sampled: nobody records the span that it names.
@@ -349,10 +373,11 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 // publishFault maps the error of a stream that did not store a message to a fault that says why, as far as the sender
 // can do something about it: full, or too many messages at once. It wraps any other error, and returns nil for nil.
 func publishFault(spec subjects.Spec, err error) error {
+	if err == nil {
+		return nil
+	}
 	var api *jetstream.APIError
 	switch {
-	case err == nil:
-		return nil
 	case !errors.As(err, &api):
 	case api.ErrorCode == errCodeStoreFailed && spec.Stream == "EVENTS":
 		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "the day's quota of "+
@@ -403,17 +428,17 @@ func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []by
 // is rejected. A request without a responder is repeated ([retryNoResponders]). See requestFault for its errors without
 // a reply.
 func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
-	m, err := s.newMessage(ctx, spec, body)
-	if err != nil {
-		return nil, "", err
-	}
 	ctx, cancel, fault := s.withDeadline(ctx, spec)
 	if fault != nil {
 		return nil, "", fault
 	}
 	defer cancel()
-	deadline, _ := ctx.Deadline()
-	m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
+	ids := s.messageIDs
+	ids.deadline, _ = ctx.Deadline()
+	m, err := newMessage(ctx, ids, spec, body)
+	if err != nil {
+		return nil, "", err
+	}
 	r, err := retryNoResponders(ctx, func() (*nats.Msg, error) { return s.nc.RequestMsgWithContext(ctx, m) })
 	if err != nil {
 		return nil, "", requestFault(spec, err)
@@ -486,7 +511,7 @@ func serverOf(spec subjects.Spec) string { return cmp.Or(spec.Server(), spec.Nam
 // IsNoResponder reports whether err is that of a request without a responder. The server says so, or the responder
 // itself, whose empty reply with the status 503 looks the same: it is no proof that nothing ran.
 func IsNoResponder(err error) bool {
-	return errors.As(err, new(noResponder))
+	return err != nil && errors.As(err, new(noResponder))
 }
 
 // replyFault marks a fault that came in a reply.

@@ -238,7 +238,8 @@ func (r *running) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// deliver parses and handles one message of the mailbox, and replies when it is a request. A malformed one is rejected;
+// deliver parses and handles one message of the mailbox, replies when it is a request, and calls the functions of
+// [AfterReply]. A malformed one is rejected;
 // a stream that its caller has stopped gets no reply. A failed request without a reply subject becomes a dead letter,
 // so that its sender can see the error. It releases the quota that enqueue acquired.
 func (r *running) deliver(l *routeRun, m *nats.Msg) {
@@ -270,6 +271,12 @@ func (r *running) deliver(l *routeRun, m *nats.Msg) {
 		r.reportUnreplied(l, m, in, f)
 	default:
 		r.reply(l, m, in, reply, nil)
+	}
+	for _, f := range in.after {
+		if err := recoverPanic(func() error { f(); return nil }); err != nil {
+			r.cfg.Log.Error("panic after a reply", "actor", r.actor.Name(), "subject", in.subject, "query", in.query,
+				"err", err)
+		}
 	}
 }
 
@@ -306,11 +313,15 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 		}
 		span.End(err)
 		l.inFlight.Add(-1)
-		if !errors.As(err, new(errMalformed)) {
+		if err == nil || !errors.As(err, new(errMalformed)) {
 			r.recordHandled(l, time.Since(start), err)
 		}
 	}()
-	return l.Route.handle(ctx, in, r.out.withMessageIDs(in.ids()))
+	out := r.out.withMessageIDs(in.ids())
+	if l.kind == serve {
+		out.after = &in.after
+	}
+	return l.Route.handle(ctx, in, out)
 }
 
 var errPanic = errors.New("the handler panicked")
@@ -430,15 +441,14 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 			return
 		}
 	}
-	reply := &nats.Msg{Subject: m.Reply, Data: body, Header: nats.Header{}}
-	in.ids().setHeaders(reply.Header)
+	reply := &nats.Msg{Subject: m.Reply, Data: body}
 	if f != nil {
+		reply.Header = in.ids().header(subjects.TypeJSON)
 		reply.Header[subjects.HeaderErrCode] = []string{l.spec.ErrorCode(f)}
 		reply.Header[subjects.HeaderErrText] = []string{f.Text}
-		reply.Header[subjects.HeaderType] = []string{subjects.TypeJSON}
 		reply.Data, _ = encode(subjects.JSON, f)
 	} else {
-		reply.Header[subjects.HeaderType] = []string{replyCodec(in.codec).String()}
+		reply.Header = in.ids().header(replyCodec(in.codec).String())
 	}
 	err := r.nc.PublishMsg(reply)
 	if errors.Is(err, nats.ErrMaxPayload) {

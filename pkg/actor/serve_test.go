@@ -376,6 +376,30 @@ func TestRejectHookPanics(t *testing.T) {
 	waitUntil(t, "two lines", func() bool { return len(book.linesWith("panic in reject hook", "oh")) == 2 })
 }
 
+// TestAfterReply: what a handler leaves until after its reply does not delay it, and a draining actor waits for it.
+func TestAfterReply(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	replied := make(chan struct{})
+	var done atomic.Bool
+	s := startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService,
+			func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				actor.AfterReply(out, func() {
+					<-replied
+					done.Store(true)
+				})
+				return echoArgs(ctx, in, out)
+			}))
+	if _, err := askTool(t, newOut(t, b.Connect("operator")), "c"); err != nil {
+		t.Error(err)
+	}
+	close(replied)
+	if err := s.Stop(); err != nil || !done.Load() {
+		t.Errorf("stopped with %v before what follows the reply: %v", err, !done.Load())
+	}
+}
+
 func TestWorkersBoundConcurrency(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

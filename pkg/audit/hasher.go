@@ -4,10 +4,11 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io/fs"
+	"sync"
 
 	"conclave/pkg/file"
 )
@@ -15,7 +16,10 @@ import (
 const keySize = 32
 
 // Hasher computes keyed hashes of parameters. A plain hash of a short input could be found by guessing the input.
-type Hasher struct{ key []byte }
+type Hasher struct {
+	key  []byte
+	macs sync.Pool // of hash.Hash with the key, for reuse
+}
 
 // LoadHasher reads the key of 32 bytes from path, and creates it first if the file does not exist; its folder must
 // exist. Concurrent callers get the same key. It denies a key file that is a link or not regular, has another size, or
@@ -38,9 +42,16 @@ func (h *Hasher) Hash(params []byte) string {
 	if h == nil || len(h.key) != keySize {
 		return ""
 	}
-	mac := hmac.New(sha256.New, h.key)
+	mac, ok := h.macs.Get().(hash.Hash)
+	if !ok {
+		mac = hmac.New(sha256.New, h.key)
+	}
+	defer h.macs.Put(mac)
+	mac.Reset()
 	mac.Write(params)
-	return hex.EncodeToString(mac.Sum(nil))
+	var sum [sha256.Size]byte
+	mac.Sum(sum[:0])
+	return hexHash(sum)
 }
 
 // readKey reads a key file and denies what [LoadHasher] denies. The error wraps [fs.ErrNotExist] when there is none.

@@ -37,7 +37,10 @@ func Hash(raw []byte) string {
 	return hexHash(sha256.Sum256(raw))
 }
 
-func hexHash(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:]) }
+func hexHash(sum [sha256.Size]byte) string {
+	var text [2 * sha256.Size]byte
+	return string(hex.AppendEncode(text[:0], sum[:]))
+}
 
 // EncodeBatch encodes records into one message: a msgpack array of byte strings, one per record. It sets no field:
 // chain, sequence, predecessor and time are the caller's. It rejects an empty batch, more than 65535 records, and a
@@ -159,7 +162,7 @@ func (b *batchEncoder) reset() {
 // MaxMessage bytes; the size of the batch is checked by message.
 func (b *batchEncoder) addRecord(rec *subjects.AuditRecord) (string, error) {
 	b.raw.Reset()
-	if err := b.enc.Encode(rec); err != nil {
+	if err := b.enc.Encode(*rec); err != nil { // by value: by a pointer the encoder copies each field that may be empty
 		return "", fmt.Errorf("encode audit record: %w", err)
 	}
 	raw := b.raw.Bytes()

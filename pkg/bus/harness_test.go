@@ -568,6 +568,11 @@ func (h *harness) streamStates() map[string]streamState {
 				delete(out, name)
 			}
 		}
+		for subject, n := range out["EVENTS"].Subjects {
+			if strings.HasPrefix(subject, "from.broker.tool.") { // the copies of calls enter EVENTS at once
+				entered += n
+			}
+		}
 		if out["EVENTS"].Last == entered {
 			return out
 		}

@@ -180,7 +180,7 @@ func storedBy(h *harness, account, subject string) (out []string) {
 				continue
 			}
 			switch {
-			case isEventIntake(s.Name):
+			case isEventIntake(s.Name), s.Name == "EVENTS":
 				out = append(out, "EVENTS "+remote)
 			case s.Name == subjects.Audit:
 				out = append(out, s.Name+" "+remote)

@@ -371,6 +371,56 @@ func TestEventsOfSharedStreamMoveUnderQuotas(t *testing.T) {
 	}
 }
 
+// TestCopiesMoveToEvents: a store from a build in which the copies of calls entered EVENTS by the stream of the broker
+// opens. They are stored once from then on.
+func TestCopiesMoveToEvents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	js, stop := startPlainServer(t, filepath.Join(dir, "jetstream"), subjects.Core)
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "EVENTS_broker", Subjects: []string{"from.broker.tool.request.>", "from.broker.tool.result.*"}},
+		{Name: "EVENTS", Sources: []*jetstream.StreamSource{{Name: "EVENTS_broker"}}},
+	} {
+		if _, err := js.CreateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := js.Publish(t.Context(), "from.broker.tool.result.x", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	b := startUnprovisioned(t, dir)
+	if err := b.Server.Provision(t.Context(), []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := b.Dial("broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	r, err := nc.Request("event.tool.result.x", []byte("new"), testTimeout)
+	if err != nil || !strings.Contains(string(r.Data), `"stream":"EVENTS"`) {
+		t.Errorf("a copy was acknowledged by %s, %v", r.Data, err)
+	}
+	user, err := b.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Close()
+	for stream, want := range map[string]int{"EVENTS": 2, "EVENTS_broker": 1} {
+		holds := fmt.Sprintf(`"messages":%d,`, want)
+		for end := time.Now().Add(testTimeout); ; {
+			r, err := user.Request("core.API.STREAM.INFO."+stream, nil, testTimeout)
+			if err == nil && strings.Contains(string(r.Data), holds) {
+				break
+			}
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("%s is %s, %v, want %s", stream, r.Data, err, holds)
+			}
+		}
+	}
+}
+
 // forgeAuditStream creates an audit stream with other settings, as an attacker who can write the disk could, with a
 // record in it. Without settings it only returns those of the existing stream.
 func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {

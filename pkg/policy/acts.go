@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -85,13 +84,13 @@ type Arg struct {
 type Args map[string]Arg
 
 // With returns the name of the argument with this role, the first by name; "" when there is none.
-func (a Args) With(r Role) string {
-	for _, name := range slices.Sorted(maps.Keys(a)) {
-		if a[name].Role == r {
-			return name
+func (a Args) With(r Role) (first string) {
+	for name, arg := range a {
+		if arg.Role == r && (first == "" || name < first) {
+			first = name
 		}
 	}
-	return ""
+	return first
 }
 
 // ToolFacts are the facts about a tool in a manifest or a declarations file.

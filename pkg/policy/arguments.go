@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -105,13 +104,24 @@ func parseArgs(c Call) (*strict.Value, Verdict) {
 			args.Type), "one JSON object")
 	}
 	for _, m := range args.Members {
-		for _, name := range slices.Concat(c.Tool.Paths, slices.Sorted(maps.Keys(c.Tool.Args))) {
-			if name != m.Name && strings.EqualFold(name, m.Name) {
-				return nil,
-					Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40),
-						name), name)
-			}
+		if name := c.Tool.misspelled(m.Name); name != "" {
+			return nil, Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q",
+				text.OneLine(m.Name, 40), name), name)
 		}
 	}
 	return &args, Verdict{}
+}
+
+// misspelled returns the declared argument that differs from arg only in case, the first of several; "" for none.
+func (t Tool) misspelled(arg string) (first string) {
+	differs := func(name string) bool { return name != arg && strings.EqualFold(name, arg) }
+	if i := slices.IndexFunc(t.Paths, differs); i >= 0 {
+		return t.Paths[i]
+	}
+	for name := range t.Args {
+		if differs(name) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return first
 }

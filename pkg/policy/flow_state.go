@@ -31,7 +31,7 @@ type Flow struct {
 	planText      string         // the plan of the question that is judged, see withPlanWords
 	userText      string         // all questions, one per line; derived by index
 	userTextLower string         // userText in lower case
-	userTextIDs   string         // userTextLower without dates and list numbers, whose digits are no ids
+	userTextIDs   *idText        // of userTextLower; nil = that is empty
 	userWords     map[string]int // words of userTextLower, with their number
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -22,8 +23,7 @@ func (f *Flow) index() {
 	}
 	f.userText = b.String()
 	f.userTextLower = strings.ToLower(f.userText)
-	_, f.userTextIDs = date.FindDays(f.userTextLower)
-	f.userTextIDs = listNumber().ReplaceAllString(f.userTextIDs, "$1 ")
+	f.userTextIDs = &idText{}
 	f.userWords = map[string]int{}
 	for _, w := range splitWords(f.userTextLower) {
 		f.userWords[w]++
@@ -31,6 +31,25 @@ func (f *Flow) index() {
 			f.userWords[name]++
 		}
 	}
+}
+
+// idText is a text without dates and list numbers, whose digits are no ids. It is made when it is first read, because
+// that takes longer than all else that is derived from the questions of a long session, and few calls have ids.
+type idText struct {
+	once sync.Once
+	text string
+}
+
+// read returns the text of t, which is made of all, always the same.
+func (t *idText) read(all string) string {
+	if t == nil {
+		return ""
+	}
+	t.once.Do(func() {
+		_, t.text = date.FindDays(all)
+		t.text = listNumber().ReplaceAllString(t.text, "$1 ")
+	})
+	return t.text
 }
 
 // listNumber matches the number of an item in a list, which names nothing.
@@ -61,7 +80,7 @@ func (f *Flow) isUserValue(value string) bool {
 func (f *Flow) isUserID(value string) bool {
 	v := strings.ToLower(strings.TrimSpace(value))
 	if strings.Trim(v, "0123456789") == "" {
-		return containsWhole(v, f.userTextIDs)
+		return containsWhole(v, f.userTextIDs.read(f.userTextLower))
 	}
 	return f.isUserValue(v)
 }

@@ -130,6 +130,9 @@ func encodePlain(v any) (json.RawMessage, error) {
 	return bytes.TrimSpace(b.Bytes()), nil
 }
 
+// UsesFolders reports whether the tool has paths or runs code.
+func (t Tool) UsesFolders() bool { return len(t.Paths) > 0 || t.Has(Exec) }
+
 // FolderRules returns the folders that an allowed call may access, for its tool; nil for a tool that neither has paths
 // nor runs code. work is the working folder of the question, "" for none.
 //
@@ -137,10 +140,10 @@ func encodePlain(v any) (json.RawMessage, error) {
 // ancestors. A tool that runs code and has no path argument gets the working folder alone, and only when each of these
 // types lists it for some tool. A full override lifts the folders of the types, never the closed folders.
 func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
-	hasPaths := len(c.Tool.Paths) > 0
-	if !c.Tool.Known || !hasPaths && !c.Tool.Has(Exec) {
+	if !c.Tool.Known || !c.Tool.UsesFolders() {
 		return nil
 	}
+	hasPaths := len(c.Tool.Paths) > 0
 	l, ok := ch.paths()
 	if !ok || l.resolve == nil || l.trust == nil || l.err != nil {
 		return nil

@@ -227,7 +227,7 @@ func (v Verdict) split() []Verdict {
 type Layer interface {
 	// Name returns the layer's name in denials and audit records. An empty name denies.
 	Name() string
-	// Judge returns the verdict. The call is the layer's own copy.
+	// Judge returns the verdict. A layer of another package gets a copy of the call.
 	Judge(context.Context, Call) Verdict
 }
 
@@ -337,12 +337,18 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 		return d.deny(LayerTool, RuleUnknownTool, fmt.Sprintf("no tool named %s is known; check the name and that "+
 			"its actor runs", c.Tool.Name))
 	}
+	d.LayersPassed = make([]string, 0, len(ch))
+	d.layerVerdicts = make([]subjects.LayerVerdict, 0, len(ch))
 	for i, l := range ch {
 		if ctx == nil || ctx.Err() != nil {
 			return d.deny(layerChain, ruleTimeout, "the call was cancelled or its deadline passed before it was "+
 				"decided")
 		}
-		name, v, failure := runLayer(ctx, l, c.clone())
+		shown := c
+		if !isReadOnly(l) {
+			shown = c.clone()
+		}
+		name, v, failure := runLayer(ctx, l, shown)
 		switch {
 		case failure != nil:
 			d.failure = fmt.Errorf("judging %s: %w", c.Tool.Name, failure)
@@ -408,6 +414,19 @@ func (d *Decision) addVerdict(layer string, v Verdict) bool {
 	}
 	d.asks = append(d.asks, asks...)
 	return true
+}
+
+// isReadOnly reports whether l is a layer of this package. They do not change the calls that they judge, so that the
+// layers after them can have the same one.
+func isReadOnly(l Layer) bool {
+	switch l := l.(type) {
+	case monitoredLayer:
+		return isReadOnly(l.Layer)
+	case OverrideLayer, ManifestLayer, LineageLayer, ArgumentsLayer, pathsLayer, EgressLayer, FlowLayer, LimitsLayer,
+		riskLayer:
+		return true
+	}
+	return false
 }
 
 // runLayer returns a layer's name and verdict. The name is empty for a nil layer; failure is the layer's panic with its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -271,6 +272,31 @@ func TestLayerCannotChangeTheCall(t *testing.T) {
 	}
 	if got := fmt.Sprintf("%+v", c); got != want {
 		t.Errorf("the caller is left with\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestOwnLayersDoNotChangeTheCall: the layers of this package judge one call without a copy for each.
+func TestOwnLayersDoNotChangeTheCall(t *testing.T) {
+	m := Manifest{Accounts: map[string]string{"generator": "assistant"}}
+	chain := m.Chain(Env{Home: "/home/ada", Closed: []string{"/home/ada/.conclave"}})
+	for _, args := range []string{`{ "path": "~/a", "URL": "https://example.org" }`, `{"path":["b","/c"]}`, `{`} {
+		c := newCall()
+		c.Args, c.Schema = json.RawMessage(args), json.RawMessage(`{"type":"object"}`)
+		c.Caller.Path, c.Lineage = []string{"b-1", "a-2"}, []SpawnedAgent{{Name: "b-1", Tools: []string{"z", "a"}}}
+		c.Tool.Paths, c.Tool.Secrets, c.Tool.People = []string{"path", "a"}, []string{"z", "a"}, []string{"z", "a"}
+		c.Tool.About, c.Tool.IDs = []string{"z", "a"}, []string{"z", "a"}
+		c.Tool.Args = Args{"url": {Role: RoleURL}, "content": {Role: RoleContent}}
+		c.Override = Override{Disable: []string{"z", "a"}, Grant: []string{"z:a", "a:z"}}
+		c.Usage.Agents, c.Kept = []AgentUsage{{Agent: "z"}, {Agent: "a"}}, &Kept{}
+		want := c.clone()
+		for _, l := range chain {
+			if !isReadOnly(l) {
+				t.Errorf("%s gets a copy of each call", l.Name())
+			}
+			if l.Judge(t.Context(), c); !reflect.DeepEqual(c, want) {
+				t.Fatalf("%s changed the call to\n%+v\nwant\n%+v", l.Name(), c, want)
+			}
+		}
 	}
 }
 

@@ -2,8 +2,8 @@ package policy
 
 import (
 	"container/list"
-	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,39 +20,45 @@ type UsageCounter struct {
 	keep   time.Duration
 
 	mu       sync.Mutex
-	repeated lruMap[repetition] // by caller, session and question
-	calls    lruMap[int]        // by account, session and question
-	agents   lruMap[usageSum]   // by agent
+	repeated lruMap[questionKey, repetition] // by caller
+	calls    lruMap[questionKey, int]        // by account
+	agents   lruMap[string, usageSum]        // by agent
 }
+
+// questionKey is a question of an agent, or of an account and all agents below it.
+type questionKey struct{ agent, session, query string }
+
+// callKey identifies identical calls.
+type callKey struct{ tool, paramsHash string }
 
 // repetition is the latest run of identical calls of a caller for one question. A call is identified by tool and
 // arguments.
 type repetition struct {
-	call    string         // of the last call that ended
-	result  string         // of that call
-	n       int            // how often it ran in a row with this result
-	running map[string]int // calls that were counted and have not ended; they count as if their results were equal
+	call    callKey   // of the last call that ended
+	result  string    // of that call
+	n       int       // how often it ran in a row with this result
+	running []callKey // calls that were counted and have not ended; they count as if their results were equal
 }
 
 // identical returns the number of calls identical to call in a row before it.
-func (r repetition) identical(call string) int {
-	n := r.running[call]
+func (r repetition) identical(call callKey) int {
+	n := 0
+	for _, running := range r.running {
+		if running == call {
+			n++
+		}
+	}
 	if r.call == call {
 		n += r.n
 	}
 	return min(n, maxIdentical)
 }
 
-// withRunning returns r with one call more or less in progress.
-func (r repetition) withRunning(call string, change int) repetition {
-	running := maps.Clone(r.running)
-	if running == nil {
-		running = map[string]int{}
+// withoutRunning returns r without one of the calls in progress. It reuses the memory of r.
+func (r repetition) withoutRunning(call callKey) repetition {
+	if i := slices.Index(r.running, call); i >= 0 {
+		r.running = slices.Delete(r.running, i, i+1)
 	}
-	if running[call] += change; running[call] <= 0 {
-		delete(running, call)
-	}
-	r.running = running
 	return r
 }
 
@@ -81,7 +87,7 @@ func (t *UsageCounter) SetWindow(window time.Duration) {
 	t.window = window
 }
 
-// Attempt is a call as it is counted. Only Session and Query may be empty, and no field may contain a NUL byte.
+// Attempt is a call as it is counted. Only Session and Query may be empty.
 type Attempt struct {
 	Caller         string // [subjects.Caller.ID]: the account and the agents of the lineage, separated by dots
 	Session, Query string
@@ -106,9 +112,10 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	defer t.mu.Unlock()
 	t.expire(now)
 
-	r, _ := t.repeated.get(a.repetitionKey())
-	s.Identical = r.identical(a.call())
-	question := joinKey(account, a.Session, a.Query)
+	key, call := a.repetitionKey(), a.call()
+	r, _ := t.repeated.get(key)
+	s.Identical = r.identical(call)
+	question := questionKey{account, a.Session, a.Query}
 	s.Calls, _ = t.calls.get(question)
 	for agent := range lineageIDs(a.Caller) {
 		sum, _ := t.agents.get(agent)
@@ -119,37 +126,40 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 		}
 	}
 	if count {
-		t.repeated.put(a.repetitionKey(), r.withRunning(a.call(), 1), now)
+		r.running = append(r.running, call)
+		t.repeated.put(key, r, now)
 		t.calls.put(question, s.Calls+1, now)
 	}
 	return s
 }
 
-// repetitionKey is the key of repetitions: caller, session and question.
-func (a Attempt) repetitionKey() string { return joinKey(a.Caller, a.Session, a.Query) }
+// repetitionKey is the key of repetitions.
+func (a Attempt) repetitionKey() questionKey { return questionKey{a.Caller, a.Session, a.Query} }
 
 // call identifies the call by tool and arguments.
-func (a Attempt) call() string { return joinKey(a.Tool, a.ParamsHash) }
+func (a Attempt) call() callKey { return callKey{a.Tool, a.ParamsHash} }
 
 // Ended records that a counted call ran and ended with result, a hash or the text itself. It continues the repetition
 // when call and result equal the last ones of the question, and starts a new one otherwise.
 func (t *UsageCounter) Ended(now time.Time, a Attempt, result string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, _ := t.repeated.get(a.repetitionKey())
-	if r.call != a.call() || r.result != result {
-		r.call, r.result, r.n = a.call(), result, 0
+	key, call := a.repetitionKey(), a.call()
+	r, _ := t.repeated.get(key)
+	if r.call != call || r.result != result {
+		r.call, r.result, r.n = call, result, 0
 	}
 	r.n = min(r.n+1, maxIdentical)
-	t.repeated.put(a.repetitionKey(), r.withRunning(a.call(), -1), now)
+	t.repeated.put(key, r.withoutRunning(call), now)
 }
 
 // Refused records that a counted call was denied and did not run: it is no repetition.
 func (t *UsageCounter) Refused(now time.Time, a Attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, _ := t.repeated.get(a.repetitionKey())
-	t.repeated.put(a.repetitionKey(), r.withRunning(a.call(), -1), now)
+	key := a.repetitionKey()
+	r, _ := t.repeated.get(key)
+	t.repeated.put(key, r.withoutRunning(a.call()), now)
 }
 
 // AddResult adds the duration and result size of a finished call to its caller and each ancestor. caller is as in
@@ -197,59 +207,56 @@ func lineageIDs(caller string) func(func(string) bool) {
 	}
 }
 
-// joinKey joins parts into an unambiguous key. No part may contain NUL: all are subject tokens or hashes.
-func joinKey(parts ...string) string { return strings.Join(parts, "\x00") }
-
 // lruMap is a map of bounded size that evicts the least recently written entry. The zero value holds one entry.
-type lruMap[V any] struct {
+type lruMap[K comparable, V any] struct {
 	capacity int
-	entries  map[string]*list.Element
+	entries  map[K]*list.Element
 	order    *list.List // most recently written first
 }
 
 // lruEntry is an element of lruMap.order.
-type lruEntry[V any] struct {
-	key   string
+type lruEntry[K comparable, V any] struct {
+	key   K
 	value V
 	used  time.Time
 }
 
-func (c *lruMap[V]) get(key string) (v V, ok bool) {
+func (c *lruMap[K, V]) get(key K) (v V, ok bool) {
 	e, ok := c.entries[key]
 	if !ok {
 		return v, false
 	}
-	return e.Value.(*lruEntry[V]).value, true
+	return e.Value.(*lruEntry[K, V]).value, true
 }
 
 // put sets the value of key at the time now and evicts the least recently written entry beyond the capacity.
-func (c *lruMap[V]) put(key string, v V, now time.Time) {
+func (c *lruMap[K, V]) put(key K, v V, now time.Time) {
 	if e, ok := c.entries[key]; ok {
-		*e.Value.(*lruEntry[V]) = lruEntry[V]{key, v, now}
+		*e.Value.(*lruEntry[K, V]) = lruEntry[K, V]{key, v, now}
 		c.order.MoveToFront(e)
 		return
 	}
 	if c.entries == nil {
-		c.entries, c.order = map[string]*list.Element{}, list.New()
+		c.entries, c.order = map[K]*list.Element{}, list.New()
 	}
-	c.entries[key] = c.order.PushFront(&lruEntry[V]{key, v, now})
+	c.entries[key] = c.order.PushFront(&lruEntry[K, V]{key, v, now})
 	if len(c.entries) > max(c.capacity, 1) {
 		c.drop(c.order.Back())
 	}
 }
 
 // expire drops the entries that were last written at until or before. The times of put must not decrease.
-func (c *lruMap[V]) expire(until time.Time) {
+func (c *lruMap[K, V]) expire(until time.Time) {
 	for c.order != nil && c.order.Len() > 0 {
 		oldest := c.order.Back()
-		if oldest.Value.(*lruEntry[V]).used.After(until) {
+		if oldest.Value.(*lruEntry[K, V]).used.After(until) {
 			return
 		}
 		c.drop(oldest)
 	}
 }
 
-func (c *lruMap[V]) drop(e *list.Element) {
-	delete(c.entries, e.Value.(*lruEntry[V]).key)
+func (c *lruMap[K, V]) drop(e *list.Element) {
+	delete(c.entries, e.Value.(*lruEntry[K, V]).key)
 	c.order.Remove(e)
 }
