@@ -10,15 +10,17 @@ import (
 	"os/exec"
 	"strings"
 
+	"conclave/config"
 	"conclave/pkg/bus"
 )
 
 // child is a part in a process of its own.
 type child struct {
-	url string
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
+	part string
+	url  string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
 }
 
 // start starts one part in a process of its own and returns when it has printed its address. It ends when its standard
@@ -28,7 +30,7 @@ func start(part string, args ...string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.Command(self, append([]string{"-child", part}, args...)...)}
+	c := &child{part: part, cmd: exec.Command(self, append([]string{"-child", part}, args...)...)}
 	c.cmd.Stderr = os.Stderr
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -66,17 +68,36 @@ func (c *child) tell(word string) error {
 	return err
 }
 
+// allocations asks the part how many objects it has allocated.
+func (c *child) allocations() (n uint64, err error) {
+	if _, err = fmt.Fprintln(c.in, "allocations"); err != nil {
+		return 0, err
+	}
+	line, err := c.line()
+	if err == nil {
+		_, err = fmt.Sscan(line, &n)
+	}
+	return n, err
+}
+
 func (c *child) stop() {
 	_ = c.in.Close()
 	_ = c.cmd.Wait()
 }
 
 // runChild is one part: it prints its address and runs until its standard input ends.
-func runChild(part string, args []string) error {
+func runChild(part string, args []string) (err error) {
 	ctx := context.Background()
+	end, err := profilePart(part)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
 	ready := func(url string) {
 		fmt.Println(url)
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		for asked := bufio.NewScanner(os.Stdin); asked.Scan(); {
+			fmt.Println(ownAllocations())
+		}
 	}
 	switch part {
 	case "raw-server":
@@ -100,19 +121,28 @@ func runChild(part string, args []string) error {
 		}
 		defer stop()
 		ready(url)
-	case "bus", "tools", "broker", "router", "turning":
-		home := bus.Home{Data: args[0] + "/data", Config: args[0] + "/config"}
-		cfg, err := load(args[1])
+	case "empty-tool", "empty-broker":
+		b := &bus.Bus{URL: args[2], Keys: homeIn(args[0]).Keys()}
+		run := runEmptyTool
+		if part == "empty-broker" {
+			run = runEmptyBroker
+		}
+		if err := run(b); err != nil {
+			return err
+		}
+		ready(b.URL)
+	case "bus", "bus+broker", "bus+empty-broker":
+		c, err := startServer(ctx, part, args[0], args[1])
 		if err != nil {
 			return err
 		}
-		if part == "bus" {
-			c, err := cfg.Start(ctx, home, nil)
-			if err != nil {
-				return err
-			}
-			ready(c.Bus.URL)
-			return c.Stop(ctx)
+		ready(c.Bus.URL)
+		return c.Stop(ctx)
+	case "tools", "broker", "router", "turning":
+		home := homeIn(args[0])
+		cfg, err := load(args[1])
+		if err != nil {
+			return err
 		}
 		var names []string // the turning broker is not one of the system's
 		if part != "turning" {
@@ -131,4 +161,21 @@ func runChild(part string, args []string) error {
 		return fmt.Errorf("no part %q", part)
 	}
 	return nil
+}
+
+// startServer starts the server, alone or with a broker in its process.
+func startServer(ctx context.Context, part, dir, syncMode string) (*config.Instance, error) {
+	cfg, err := load(syncMode)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	if part == "bus+broker" {
+		names = append(names, "broker")
+	}
+	c, err := cfg.Start(ctx, homeIn(dir), nil, names...)
+	if err != nil || part != "bus+empty-broker" {
+		return c, err
+	}
+	return c, runEmptyBroker(c.Bus)
 }

@@ -24,9 +24,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/config"
-	"conclave/pkg/actor"
-	"conclave/pkg/bus"
-	"conclave/subjects"
 )
 
 func main() {
@@ -70,18 +67,20 @@ func main() {
 
 // kind is one way of asking for the time.
 type kind struct {
-	name string
-	call func(ctx context.Context) error
-	pids []int // of its processes beside this one
+	name  string
+	call  func(ctx context.Context) error
+	apart []*child // its processes beside this one
 }
 
 // figures of one kind.
 type figures struct {
-	Name   string  `json:"name"`
-	P50    float64 `json:"p50_us"`
-	P99    float64 `json:"p99_us"`
-	CPU    float64 `json:"cpu_us"` // processor time of a call in all processes
-	PerSec float64 `json:"per_second"`
+	Name        string  `json:"name"`
+	P50         float64 `json:"p50_us"`
+	P99         float64 `json:"p99_us"`
+	CPU         float64 `json:"cpu_us"` // processor time of a call in all processes
+	PerSec      float64 `json:"per_second"`
+	Allocations float64 `json:"allocations"`        // of a call in all processes
+	Broker      float64 `json:"broker_allocations"` // in the process of the broker; 0 = it has none of its own
 }
 
 // report is one run.
@@ -120,24 +119,44 @@ func measureAll(n, par int, only bool, some string) (rep report, err error) {
 	return rep, nil
 }
 
+// startable is a kind that is not started yet.
+type startable struct {
+	name  string
+	start func(name string) (kind, func(), error)
+}
+
+// allKinds lists what is measured: the yardsticks, and each form of the system beside the empty broker in it.
+func allKinds(ctx context.Context) []startable {
+	out := []startable{
+		{rawHere, func(name string) (kind, func(), error) { return rawKind(name, false) }},
+		{rawApart, func(name string) (kind, func(), error) { return rawKind(name, true) }},
+		{mcpHere, func(name string) (kind, func(), error) { return mcpKind(ctx, name, false) }},
+		{mcpApart, func(name string) (kind, func(), error) { return mcpKind(ctx, name, true) }},
+	}
+	for _, sync := range syncModes {
+		for _, f := range forms {
+			for _, empty := range []bool{false, true} {
+				k := callKind{f, sync, empty}
+				out = append(out, startable{k.name(), func(name string) (kind, func(), error) {
+					return k.start(ctx, name)
+				}})
+			}
+		}
+	}
+	return out
+}
+
+// Names of the yardsticks.
+const (
+	rawHere  = "raw request, in process"
+	rawApart = "raw request, TCP"
+	mcpHere  = "unguarded MCP over HTTP, same process"
+	mcpApart = "unguarded MCP over HTTP, own process"
+)
+
 func measure(ctx context.Context, n, par int, some string) (report, error) {
 	var kinds []kind
-	for _, k := range []struct {
-		name  string
-		start func(name string) (kind, func(), error)
-	}{
-		{"raw request, in process", func(name string) (kind, func(), error) { return rawKind(name, false) }},
-		{"brokered, in process", func(name string) (kind, func(), error) {
-			return brokeredKind(ctx, name, "10s", false)
-		}},
-		{"MCP over HTTP, same process", func(name string) (kind, func(), error) { return mcpKind(ctx, name, false) }},
-		{"raw request, TCP", func(name string) (kind, func(), error) { return rawKind(name, true) }},
-		{"brokered, TCP", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "10s", true) }},
-		{"brokered, TCP, sync always", func(name string) (kind, func(), error) {
-			return brokeredKind(ctx, name, "always", true)
-		}},
-		{"MCP over HTTP, own process", func(name string) (kind, func(), error) { return mcpKind(ctx, name, true) }},
-	} {
+	for _, k := range allKinds(ctx) {
 		if !strings.Contains(k.name, some) {
 			continue
 		}
@@ -158,10 +177,15 @@ func measure(ctx context.Context, n, par int, some string) (report, error) {
 	}
 	rep := report{Calls: n}
 	took, spent := make([][]time.Duration, len(kinds)), make([]time.Duration, len(kinds))
+	allocated := make([]allocations, len(kinds))
 	const batch = 50 // short enough to interleave, long enough for caches to settle
 	for done := 0; done < n; done += batch {
 		for i, k := range kinds {
-			before := processorTime(k.pids)
+			objects, err := k.allocations()
+			if err != nil {
+				return report{}, fmt.Errorf("%s: %w", k.name, err)
+			}
+			before := k.processorTime()
 			for range batch {
 				start := time.Now()
 				if err := k.call(ctx); err != nil {
@@ -169,7 +193,13 @@ func measure(ctx context.Context, n, par int, some string) (report, error) {
 				}
 				took[i] = append(took[i], time.Since(start))
 			}
-			spent[i] += processorTime(k.pids) - before
+			spent[i] += k.processorTime() - before
+			after, err := k.allocations()
+			if err != nil {
+				return report{}, fmt.Errorf("%s: %w", k.name, err)
+			}
+			allocated[i].all += after.all - objects.all
+			allocated[i].broker += after.broker - objects.broker
 		}
 	}
 	for i, k := range kinds {
@@ -178,8 +208,12 @@ func measure(ctx context.Context, n, par int, some string) (report, error) {
 			return report{}, fmt.Errorf("%s: %w", k.name, err)
 		}
 		slices.Sort(took[i])
-		cpu := float64(spent[i].Microseconds()) / float64(len(took[i]))
-		rep.Rows = append(rep.Rows, figures{k.name, micros(took[i], 0.50), micros(took[i], 0.99), cpu, rate})
+		calls := float64(len(took[i]))
+		rep.Rows = append(rep.Rows, figures{
+			Name: k.name, P50: micros(took[i], 0.50), P99: micros(took[i], 0.99), PerSec: rate,
+			CPU: float64(spent[i].Microseconds()) / calls, Allocations: float64(allocated[i].all) / calls,
+			Broker: float64(allocated[i].broker) / calls,
+		})
 	}
 	return rep, nil
 }
@@ -211,76 +245,6 @@ func throughput(ctx context.Context, k kind, n, par int) (float64, error) {
 	return float64(n/par*par) / time.Since(start).Seconds(), nil
 }
 
-// brokeredKind starts a whole system and returns the brokered, audited call on it. Over TCP the server, the broker and
-// the tools are processes of their own, as they would be on a machine that takes the separation seriously.
-func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind, _ func(), err error) {
-	dir, err := os.MkdirTemp("", "conclave-bench-")
-	if err != nil {
-		return kind{}, nil, err
-	}
-	home := bus.Home{Data: dir + "/data", Config: dir + "/config"}
-	b := &bus.Bus{Keys: home.Keys()}
-	var pids []int
-	stops := []func(){func() { _ = os.RemoveAll(dir) }}
-	stop := func() {
-		for _, f := range slices.Backward(stops) {
-			f()
-		}
-	}
-	defer func() {
-		if err != nil {
-			stop()
-		}
-	}()
-	if tcp {
-		for _, part := range []string{"bus", "tools", "broker"} {
-			c, err := start(part, dir, syncMode, b.URL)
-			if err != nil {
-				return kind{}, nil, err
-			}
-			b.URL, stops, pids = c.url, append(stops, c.stop), append(pids, c.cmd.Process.Pid)
-		}
-	} else {
-		cfg, err := load(syncMode)
-		if err != nil {
-			return kind{}, nil, err
-		}
-		c, err := cfg.Start(ctx, home, nil, config.Actors...)
-		if err != nil {
-			return kind{}, nil, err
-		}
-		b, stops = c.Bus, append(stops, func() { _ = c.Stop(ctx) })
-	}
-	agent, err := b.Dial("operator")
-	if err != nil {
-		return kind{}, nil, err
-	}
-	stops = append(stops, agent.Close)
-	out, err := actor.NewOut(agent)
-	if err != nil {
-		return kind{}, nil, err
-	}
-	ask, err := subjects.ToolRequestService.With("get_datetime")
-	if err != nil {
-		return kind{}, nil, err
-	}
-	return kind{name, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{
-			CallID: actor.NewID(),
-			Args:   json.RawMessage(`{"timezone":"Europe/Berlin"}`),
-		})
-		if err != nil {
-			return err
-		}
-		if res.Error != nil {
-			return res.Error
-		}
-		return sane(res.Result)
-	}, pids}, stop, nil
-}
-
 func load(syncMode string) (config.Config, error) {
 	cfg, err := config.Load("")
 	if err != nil {
@@ -304,7 +268,7 @@ func sane(result string) error {
 // can do. Over TCP the server and the one who answers are processes of their own.
 func rawKind(name string, tcp bool) (_ kind, _ func(), err error) {
 	var stops []func()
-	var pids []int
+	var apart []*child
 	stop := func() {
 		for _, f := range slices.Backward(stops) {
 			f()
@@ -323,7 +287,7 @@ func rawKind(name string, tcp bool) (_ kind, _ func(), err error) {
 			if err != nil {
 				return kind{}, nil, err
 			}
-			url, stops, pids = c.url, append(stops, c.stop), append(pids, c.cmd.Process.Pid)
+			url, stops, apart = c.url, append(stops, c.stop), append(apart, c)
 		}
 		if client, err = nats.Connect(url); err != nil {
 			return kind{}, nil, err
@@ -350,7 +314,7 @@ func rawKind(name string, tcp bool) (_ kind, _ func(), err error) {
 			return err
 		}
 		return sane(string(m.Data))
-	}, pids}, stop, nil
+	}, apart}, stop, nil
 }
 
 func bareServer() (*server.Server, error) {
@@ -370,8 +334,7 @@ func echo(url string, opts ...nats.Option) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := []byte("2026-01-02T03:04:05+01:00 (Friday, week 1, Europe/Berlin)")
-	if _, err := nc.Subscribe("time", func(m *nats.Msg) { _ = m.Respond(reply) }); err != nil {
+	if _, err := nc.Subscribe("time", func(m *nats.Msg) { _ = m.Respond(fixedTime) }); err != nil {
 		return nil, err
 	}
 	return nc, nc.Flush()
@@ -412,7 +375,7 @@ func mcpServer() (url string, stop func(), err error) {
 
 // mcpKind calls the MCP server, in this process or in one of its own.
 func mcpKind(ctx context.Context, name string, apart bool) (kind, func(), error) {
-	var pids []int
+	var children []*child
 	open := mcpServer
 	if apart {
 		open = func() (string, func(), error) {
@@ -420,7 +383,7 @@ func mcpKind(ctx context.Context, name string, apart bool) (kind, func(), error)
 			if err != nil {
 				return "", nil, err
 			}
-			pids = append(pids, c.cmd.Process.Pid)
+			children = append(children, c)
 			return c.url, c.stop, nil
 		}
 	}
@@ -446,7 +409,7 @@ func mcpKind(ctx context.Context, name string, apart bool) (kind, func(), error)
 		_ = session.Close()
 		stop()
 	}
-	return kind{name, call, pids}, end, nil
+	return kind{name, call, children}, end, nil
 }
 
 // row returns the figures of a kind; they are 0 when it was not measured.
@@ -457,11 +420,68 @@ func (r report) row(name string) figures {
 	return figures{}
 }
 
-// ratios are the promises: brokered over TCP to raw over TCP, and brokered to unguarded MCP in both settings.
-func (r report) ratios() (toRaw, toMCP, toMCPIn float64) {
-	tcp := r.row("brokered, TCP").P50
-	return tcp / r.row("raw request, TCP").P50, tcp / r.row("MCP over HTTP, own process").P50,
-		r.row("brokered, in process").P50 / r.row("MCP over HTTP, same process").P50
+// limit is a promise about two rows of the table: the p50 of one is at most so many times that of the other.
+type limit struct {
+	row, to string
+	most    float64
+}
+
+// limits are the promises about a call.
+func limits() (out []limit) {
+	for i, f := range forms {
+		plain, shipped := callKind{form: f, sync: syncModes[0]}, callKind{form: f, sync: syncModes[1]}
+		switch i {
+		case 0:
+			out = append(out, limit{plain.name(), rawApart, 8})
+		case 1:
+			out = append(out, limit{plain.name(), rawApart, 6})
+		case 2:
+			out = append(out, limit{plain.name(), mcpHere, 1.1})
+		}
+		out = append(out, limit{shipped.name(), callKind{f, shipped.sync, true}.name(), 1.5})
+	}
+	return out
+}
+
+// Further promises about a call: how many allocations it takes in the process of the broker, and how many calls of 16
+// callers there are per second as shipped.
+const (
+	mostAllocations = 200
+	leastPerSecond  = 2500
+)
+
+// check returns what holds of the promises and what does not, a sentence each, and whether all hold.
+func (r report) check() (said []string, all bool) {
+	all = true
+	say := func(ok bool, format string, a ...any) {
+		word := "holds"
+		if !ok {
+			all, word = false, "DOES NOT HOLD"
+		}
+		said = append(said, word+": "+fmt.Sprintf(format, a...))
+	}
+	for _, l := range limits() {
+		ratio := r.row(l.row).P50 / r.row(l.to).P50
+		say(ratio <= l.most, "p50 of %s to %s: %.2f, at most %g", l.row, l.to, ratio, l.most)
+	}
+	for i, f := range forms {
+		mcp := r.row(mcpApart)
+		if i == len(forms)-1 {
+			mcp = r.row(mcpHere)
+		}
+		for _, sync := range syncModes {
+			row := r.row(callKind{form: f, sync: sync}.name())
+			say(row.P99 < mcp.P99, "p99 of %s to %s: %.2f, below 1", row.Name, mcp.Name, row.P99/mcp.P99)
+			if sync == syncModes[1] {
+				say(row.PerSec >= leastPerSecond, "calls per second of %s: %.0f, at least %d", row.Name, row.PerSec,
+					leastPerSecond)
+			}
+		}
+	}
+	apart := r.row(callKind{form: forms[0], sync: syncModes[1]}.name())
+	say(apart.Broker <= mostAllocations, "allocations of a call in the process of the broker: %.0f, at most %d",
+		apart.Broker, mostAllocations)
+	return said, all
 }
 
 // holds reports whether the promised limits held in this run.
@@ -474,13 +494,13 @@ func (r report) holds() bool {
 	if len(r.Rows) == 0 {
 		return true
 	}
-	raw, mcp, mcpIn := r.ratios()
-	return raw <= 6 && mcp < 1 && mcpIn < 1
+	_, all := r.check()
+	return all
 }
 
 func (r report) print() {
 	if len(r.Rows) > 0 {
-		r.printDoor()
+		r.printCalls()
 	}
 	if len(r.Layers) == 0 {
 		return
@@ -499,19 +519,26 @@ func (r report) print() {
 	fmt.Println()
 }
 
-func (r report) printDoor() {
-	raw := r.row("raw request, TCP")
+func (r report) printCalls() {
+	raw := r.row(rawApart)
 	fmt.Printf("%d calls of each kind, one run, interleaved. Ratios to the raw request over TCP.\n\n", r.Calls)
-	fmt.Println("| call | p50 | p99 | p50 ratio | processor time | calls per second |")
-	fmt.Println("|---|---|---|---|---|---|")
+	fmt.Println("| call | p50 | p99 | p50 ratio | processor time | calls per second | allocations | of them broker |")
+	fmt.Println("|---|---|---|---|---|---|---|---|")
 	for _, f := range r.Rows {
-		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.CPU,
-			f.PerSec)
+		broker := ""
+		if f.Broker > 0 {
+			broker = fmt.Sprintf("%.0f", f.Broker)
+		}
+		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f | %.0f | %s |\n", f.Name, f.P50, f.P99, f.P50/raw.P50,
+			f.CPU, f.PerSec, f.Allocations, broker)
 	}
 	if len(r.Layers) == 0 {
 		return // not every kind was measured
 	}
-	toRaw, toMCP, toMCPIn := r.ratios()
-	fmt.Printf("\nbrokered to raw, TCP: %.2f (aim: at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in "+
-		"process (aim: below 1)\n\n", toRaw, toMCP, toMCPIn)
+	fmt.Println()
+	said, _ := r.check()
+	for _, line := range said {
+		fmt.Println(line)
+	}
+	fmt.Println()
 }

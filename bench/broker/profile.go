@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 )
@@ -44,7 +47,7 @@ func profiled(ctx context.Context, n int, layers bool) (work func() error, stop 
 			return nil
 		}, w.stop, nil
 	}
-	k, stop, err := brokeredKind(ctx, "in process", "10s", false)
+	k, stop, err := callKind{form: forms[2], sync: syncModes[0]}.start(ctx, "in process")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,4 +59,32 @@ func profiled(ctx context.Context, n int, layers bool) (work func() error, stop 
 		}
 		return nil
 	}, stop, nil
+}
+
+// profileDir is the variable with the folder into which each part that is a process of its own writes where its
+// processor time went and what it allocated. The last system that is measured has the last word.
+const profileDir = "CONCLAVE_BENCH_PROFILES"
+
+// profilePart begins the profiles of a part, if the variable is set. The caller must call end.
+func profilePart(part string) (end func() error, err error) {
+	dir := os.Getenv(profileDir)
+	if dir == "" {
+		return func() error { return nil }, nil
+	}
+	runtime.MemProfileRate = 512
+	cpu, err := os.Create(filepath.Join(dir, part+".cpu"))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(cpu); err != nil {
+		return nil, err
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		allocs, err := os.Create(filepath.Join(dir, part+".allocs"))
+		if err != nil {
+			return err
+		}
+		return errors.Join(cpu.Close(), pprof.Lookup("allocs").WriteTo(allocs, 0), allocs.Close())
+	}, nil
 }
