@@ -529,8 +529,8 @@ func (r report) printCalls() {
 		if f.Broker > 0 {
 			broker = fmt.Sprintf("%.0f", f.Broker)
 		}
-		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f | %.0f | %s |\n", f.Name, f.P50, f.P99, f.P50/raw.P50,
-			f.CPU, f.PerSec, f.Allocations, broker)
+		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f | %.0f | %s |\n", f.Name, f.P50, f.P99,
+			f.P50/raw.P50, f.CPU, f.PerSec, f.Allocations, broker)
 	}
 	if len(r.Layers) == 0 {
 		return // not every kind was measured
