@@ -369,7 +369,7 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.Activ
 	error,
 ) {
 	cfg := c.Memory
-	cfg.AuditTimeout, cfg.AgentType = c.System.Actor.AuditTimeout, book.AgentType
+	cfg.AuditTimeout, cfg.AgentType, cfg.Undo = c.System.Actor.AuditTimeout, book.AgentType, c.Workspace.Undo
 	w, h, err := openAudit(ctx, home, "memory", nc, cfg.AuditTimeout)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,8 @@ package subjects
 
 import "time"
 
-// Change is what one call did to the user's files and can be undone, as its keeper stored it: the process of the tool.
+// Change is what one call did to the user's files or memory and can be undone, as its keeper stored it: the process of
+// the tool.
 type Change struct {
 	ID      string       `json:"id"`
 	Time    time.Time    `json:"time"`
@@ -34,9 +35,10 @@ const (
 	FileRemoved = "removed"
 )
 
-// ChangeFile is a file of a change.
+// ChangeFile is a file of a change, or an entry of memory, whose path is "memory:" and its id.
 type ChangeFile struct {
 	Path   string `json:"path"`
+	Name   string `json:"name,omitempty"` // of an entry of memory
 	Kind   string `json:"kind"`
 	Bytes  int64  `json:"bytes"`            // after the change
 	Undone string `json:"undone,omitempty"` // id of the change that took it back
@@ -69,7 +71,8 @@ type ChangeQuery struct {
 // ChangeList lists changes, newest first.
 type ChangeList struct {
 	Changes []Change `json:"changes"`
-	More    bool     `json:"more,omitempty"` // there are older ones
+	More    bool     `json:"more,omitempty"`    // there are older ones
+	Missing []string `json:"missing,omitempty"` // who keeps changes and does not answer
 }
 
 // Actions of an [UndoRequest].

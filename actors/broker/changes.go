@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -32,8 +31,12 @@ const (
 // captureCall has the tool keep the state of what the call would change, and returns what it confirmed: nil for a tool
 // that keeps nothing, and when the state cannot be kept. Then the call cannot be undone.
 func (b *Broker) captureCall(ctx context.Context, out actor.Out, j *stage.Judged, k Known) *policy.Kept {
-	if !b.isKeeper(k) || denyRespondentB(j.Facts()) != nil || b.table.isPrincipal(k.Zone) {
+	if own, ok := b.ownKeeper(k); !ok || denyRespondentB(j.Facts()) != nil {
 		return nil
+	} else if own.Records { // it keeps the state in the transaction of the change
+		kept := &policy.Kept{ChangeRef: subjects.ChangeRef{ID: j.Received().Record.ID}}
+		kept.Sources = newChangeOrder(j, &kept.ChangeRef, out.Now()).Sources
+		return kept
 	}
 	order := b.newAccessOrder(j)
 	order.Change = newChangeOrder(j, &subjects.ChangeRef{ID: j.Received().Record.ID}, out.Now())
@@ -71,16 +74,19 @@ func onlyFolder(f *subjects.FolderRules, work string) string {
 // when none is left.
 func (b *Broker) confirmChange(j *stage.Judged, made subjects.ChangeRef) *subjects.ChangeRef {
 	ref := j.Facts().Kept.ChangeRef
-	if ref.Files = filterArtifacts(made.Files, b.folderRules(j)); len(ref.Files) == 0 {
+	if ref.Files = made.Files; !j.Facts().Tool.Records {
+		ref.Files = filterArtifacts(made.Files, b.folderRules(j))
+	}
+	if len(ref.Files) == 0 {
 		return nil
 	}
 	return &ref
 }
 
-// isKeeper reports whether a tool is one of the build, on this machine, that keeps changes.
-func (b *Broker) isKeeper(k Known) bool {
+// ownKeeper returns the facts of a tool; false unless it is one of the build, on this machine, that keeps changes.
+func (b *Broker) ownKeeper(k Known) (own Known, ok bool) {
 	own, ours := b.table.build[k.Name]
-	return ours && k.Known && own.Keeps && k.Zone == own.Zone
+	return own, ours && k.Known && (own.Keeps || own.Records) && k.Zone == own.Zone && !b.table.isPrincipal(k.Zone)
 }
 
 // newChangeOrder describes the change that a call is, for the journal of its keeper.
@@ -113,42 +119,6 @@ func describeSources(f *policy.Flow) (out []string) {
 	return out
 }
 
-// askKeeper has the keeper of this machine do what order says, behind the record rec, and decodes its reply.
-func askKeeper[T any](ctx context.Context, out actor.Out, b *Broker, rec subjects.AuditRecord,
-	order subjects.ChangeOrder,
-) (reply T, _ error) {
-	find := func() []Known { return slices.DeleteFunc(b.table.all(), func(k Known) bool { return !b.isKeeper(k) }) }
-	keepers := find()
-	if len(keepers) == 0 {
-		select {
-		case <-b.table.discovered:
-		case <-ctx.Done():
-		}
-		b.discoverMissing(ctx, out)
-		keepers = find()
-	}
-	if len(keepers) == 0 {
-		return reply, subjects.Faultf(subjects.CodeUnavailable, "no tool that keeps changes is running; see conclave "+
-			"doctor")
-	}
-	k := keepers[0] // all share one store
-	res, err := stage.AskKeeper(ctx, out, b.gate, rec, k.Zone, k.Name, subjects.ToolOrder{
-		Change: &order, Folders: b.rules.Load().Chain.UndoFolders(),
-	})
-	if err == nil && res.Error != nil {
-		err = res.Error
-	}
-	if err == nil {
-		err = json.Unmarshal([]byte(res.Result), &reply)
-	}
-	var fault *subjects.Fault
-	if err != nil && !errors.As(err, &fault) {
-		out.LogError(fmt.Errorf("asking %s for changes: %w", k.Name, err))
-		err = subjects.Faultf(subjects.CodeUnavailable, "the kept changes cannot be read; see conclave doctor")
-	}
-	return reply, err
-}
-
 // onChangeList lists changes for the user, on the record.
 func (b *Broker) onChangeList(ctx context.Context, in actor.Msg[subjects.ChangeQuery],
 	out actor.Out,
@@ -160,7 +130,15 @@ func (b *Broker) onChangeList(ctx context.Context, in actor.Msg[subjects.ChangeQ
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
 		return list, fault
 	}
-	return askKeeper[subjects.ChangeList](ctx, out, b, rec, subjects.ChangeOrder{List: &in.Body})
+	return stage.AskKeepers(ctx, out, b.gate, rec, func(ctx context.Context, ask stage.KeeperFunc) (subjects.ChangeList,
+		error,
+	) {
+		found, list, err := findChanges(ctx, b.findKeepers(ctx, out, ask), in.Body)
+		if err == nil && len(found) == 0 && len(list.Missing) > 0 {
+			err = subjects.Faultf(subjects.CodeUnavailable, "%s does not answer; see conclave doctor", list.Missing[0])
+		}
+		return list, err
+	})
 }
 
 // newChangeRecord returns the record of a request about changes, and a fault for any account but the user's.
@@ -198,11 +176,13 @@ func (b *Broker) onChangeUndo(ctx context.Context, in actor.Msg[subjects.UndoReq
 		return reply, fault
 	}
 	rec.Session, rec.Query, rec.Change = q.Session, q.Query, rec.ID
-	return askKeeper[subjects.UndoReply](ctx, out, b, rec, subjects.ChangeOrder{
-		Change: subjects.Change{
-			ID: rec.ID, Time: out.Now().UTC(), Tool: "undo", Agent: in.From, Type: "user", Session: q.Session,
-			Query: q.Query, Call: rec.ID,
-		},
-		Undo: &q,
+	change := subjects.Change{
+		ID: rec.ID, Time: out.Now().UTC(), Tool: "undo", Agent: in.From, Type: "user", Session: q.Session,
+		Query: q.Query, Call: rec.ID,
+	}
+	return stage.AskKeepers(ctx, out, b.gate, rec, func(ctx context.Context, ask stage.KeeperFunc) (subjects.UndoReply,
+		error,
+	) {
+		return undoChanges(ctx, b.findKeepers(ctx, out, ask), change, q)
 	})
 }

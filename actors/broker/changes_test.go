@@ -163,7 +163,7 @@ func TestUndoOnRecord(t *testing.T) {
 		t.Fatal(done, err)
 	}
 	o := k.orders[len(k.orders)-1]
-	if o.Change.Undo == nil || !o.Change.Undo.Last || o.Change.Agent != "user" || o.Folders == nil ||
+	if o.Change.Undo == nil || o.Change.Undo.ID != "c1" || o.Change.Agent != "user" || o.Folders == nil ||
 		!slices.Contains(o.Folders.Closed, w.closed) {
 		t.Errorf("order %+v, folders %+v", o.Change, o.Folders)
 	}

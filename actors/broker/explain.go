@@ -102,7 +102,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 		// without a session the user means a new one, whose question says nothing yet
 		asked.Flow = (&policy.Flow{}).WithQuestion(asked.Query, "", nil)
 	}
-	if b.isKeeper(known) { // a dry run keeps nothing: it assumes that the state before can be kept
+	if own, _ := b.ownKeeper(known); own.Keeps { // a dry run keeps nothing: it assumes that the state before can be kept
 		asked.Kept = &policy.Kept{
 			ChangeRef: subjects.ChangeRef{Files: []string{"the file"}}, MayPass: !seen.rules.Manifest.AskReversible,
 		}

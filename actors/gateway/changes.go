@@ -23,7 +23,9 @@ func (g *Gateway) onChanges(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	list, err := g.client.Changes(ctx, q)
-	return object{{"changes", list.Changes}, {"more", list.More}}, err
+	return object{
+		{"changes", list.Changes}, {"more", list.More}, {"missing", append([]string{}, list.Missing...)},
+	}, err
 }
 
 // onUndo plans an undo, does it, or removes what is kept of changes, as the user. What is not restored is in the reply.

@@ -6,6 +6,7 @@ import (
 
 	"conclave/actors/memory/recall"
 	"conclave/pkg/strict"
+	"conclave/pkg/undo"
 )
 
 // Config is the memory section of the configuration.
@@ -22,6 +23,8 @@ type Config struct {
 	Weights recall.Weights `yaml:"weights"` // of scoring; all zero = [recall.DefaultWeights]
 
 	Limit strict.Size `yaml:"memory_limit"` // of DuckDB; 0 = by the size of its file
+
+	Undo undo.Limits // what is kept of entries before calls change them; not in the file
 
 	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; not in the

@@ -23,6 +23,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/datatest"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/undo"
 	"conclave/subjects"
 )
 
@@ -32,7 +33,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 func plainConfig() Config {
 	return Config{
 		Enabled: true, Results: 20, Top: 5, Hybrid: true, ContextScore: 0.6, Limit: 128 << 20,
-		AuditTimeout: 5 * time.Second,
+		AuditTimeout: 5 * time.Second, Undo: undo.Limits{Days: 30, Size: 1 << 20},
 	}
 }
 
@@ -53,6 +54,7 @@ type fixture struct {
 	auditErrors map[string]error                                         // phase -> why the audit does not take it
 	records     []subjects.AuditRecord
 	closed      bool
+	onClock     func() // called when something asks for the time, also in a transaction; must not ask itself
 }
 
 // newFixture is a memory with nothing in it.
@@ -99,7 +101,9 @@ var emptyDatabase = datatest.MakeOnce(func(path string) error {
 
 func (w *fixture) open(cfg Config) {
 	w.t.Helper()
-	db, err := store.Open(w.t.Context(), w.path, store.Options{MemoryLimit: "128MB", Now: w.clock})
+	db, err := store.Open(w.t.Context(), w.path, store.Options{
+		MemoryLimit: "128MB", Now: w.clock, KeepDays: cfg.Undo.Days, KeepBytes: int64(cfg.Undo.Size),
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -134,6 +138,9 @@ func (w *fixture) restart() {
 func (w *fixture) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.onClock != nil {
+		w.onClock()
+	}
 	return w.now
 }
 

@@ -101,6 +101,9 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a actor.Audit, 
 	return m, nil
 }
 
+// maxKept bounds what is kept of entries before calls change them, in bytes: all of it is read for a list.
+const maxKept = 64 << 20
+
 // Open returns the actor on the database in the data folder; it never returns nil. When the database cannot be opened,
 // or memory is switched off, the actor replies to every request with the reason; the rest of the system works on. A
 // rewrite that the last shutdown left undone is done first. cfg must be valid.
@@ -111,7 +114,7 @@ func Open(ctx context.Context, cfg Config, data string, a actor.Audit, h actor.H
 		m.disabled = true
 		return m
 	}
-	o := store.Options{Now: time.Now}
+	o := store.Options{Now: time.Now, KeepDays: cfg.Undo.Days, KeepBytes: min(int64(cfg.Undo.Size), maxKept)}
 	if cfg.Limit > 0 {
 		o.MemoryLimit = strconv.FormatInt(int64(cfg.Limit), 10) + "B"
 	}

@@ -49,10 +49,13 @@ type saveArguments struct {
 
 // runSaveMemory stores a fact under the labels of the session, or decides on a candidate when the arguments name one.
 // It rejects blank content. A fact of an untrusted session stays untrusted for good. A spawned agent only proposes
-// candidates.
+// candidates. With [subjects.ModeUndo] it lists changes of entries, or takes them back.
 func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder],
 	out actor.Out,
 ) (subjects.ToolResult, error) {
+	if in.Body.Mode == subjects.ModeUndo {
+		return m.serveChanges(ctx, in, out)
+	}
 	var a saveArguments
 	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
 		return subjects.ToolResult{}, err
@@ -62,10 +65,12 @@ func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOr
 	}
 	intent := toolAct(in, subjects.ActionMemoryWrite, saveMemorySchema.Name, in.Body.Args)
 	return audited(ctx, m, out, intent, func(ctx context.Context, db *access) (subjects.ToolResult, error) {
-		if a.Candidate != "" {
-			return m.decideCandidate(ctx, out, db, in, a)
-		}
-		return m.saveFact(ctx, out, db, in, a)
+		return asChange(ctx, in.Body.Change, func(ctx context.Context) (subjects.ToolResult, error) {
+			if a.Candidate != "" {
+				return m.decideCandidate(ctx, out, db, in, a)
+			}
+			return m.saveFact(ctx, out, db, in, a)
+		})
 	})
 }
 

@@ -31,7 +31,7 @@ func (m *Memory) toolset() actor.Toolset {
 		}, m.runSearchMemory),
 		newTool(saveMemorySchema, policy.Tool{
 			Effects: policy.Declare(policy.Remember), Timeout: time.Minute,
-			MaxArgs: 64 << 10,
+			MaxArgs: 64 << 10, Records: true,
 		}, m.runSaveMemory),
 		newTool(searchGraphSchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: 30 * time.Second},
 			m.runSearchGraph),

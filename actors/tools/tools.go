@@ -316,7 +316,7 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 	case (mode == subjects.ModeCapture || mode == subjects.ModeUndo) && !t.facts.Keeps:
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s keeps no changes", t.schema.Name)
 	case mode == subjects.ModeUndo:
-		return t.serveChanges(ctx, in.Body, out.Now())
+		return t.serveChanges(in.Body, out.Now())
 	}
 	var change *changeOrder
 	if in.Body.Change != nil {

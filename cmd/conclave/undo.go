@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,10 +24,10 @@ func changesCommand(a *cli.App) *cobra.Command {
 	var q subjects.ChangeQuery
 	cmd := &cobra.Command{
 		Use:   "changes [id]",
-		Short: "Show what calls changed in your files",
-		Long: `Lists what calls changed in your files and can be undone, newest first: the tool, the files, and the
-untrusted content that the session had read before. With an id it shows the differences that a change
-made.
+		Short: "Show what calls changed in your files and memory",
+		Long: `Lists what calls changed in your files and memory and can be undone, newest first: the tool, the files
+or entries, and the untrusted content that the session had read before. With an id it shows the
+differences that a change made.
 
 How long a change is kept is a setting: undo in tools.yaml.`,
 		Example: `  conclave changes
@@ -43,7 +44,7 @@ How long a change is kept is a setting: undo in tools.yaml.`,
 				}
 				list, err := c.Changes(cmd.Context(), q)
 				if err == nil && len(list.Changes) == 0 && !a.JSON {
-					a.Say("no tool has changed a file of yours that can be restored")
+					a.Say("no tool has changed a file or memory of yours that can be restored")
 				}
 				return a.Print(list, undoError(err), func() { view.Changes(a.Out, list, time.Now()) })
 			})
@@ -65,8 +66,8 @@ func changesPurgeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge [id]",
 		Short: "Remove what is kept of changes",
-		Long: `Removes at once what your files held before a change, such as a password that stood there. Your files
-stay as they are, and the change can no longer be undone.`,
+		Long: `Removes at once what your files or memory held before a change, such as a password that stood
+there. They stay as they are, and the change can no longer be undone.`,
 		Example: `  conclave changes purge 3f9c01d2
   conclave changes purge --all --yes`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
@@ -102,9 +103,9 @@ func undoCommand(a *cli.App) *cobra.Command {
 	yes, plan := false, false
 	cmd := &cobra.Command{
 		Use:   "undo [id|last]",
-		Short: "Take back what a call changed in your files",
-		Long: `Restores what your files held before the last call that changed one; with an id before that change or
-call, with --question or --session before all changes of a question or a session. It shows the
+		Short: "Take back what a call changed in your files and memory",
+		Long: `Restores what your files and memory held before the last call that changed them; with an id before that
+change or call, with --question or --session before all changes of a question or a session. It shows the
 difference first. What others changed since stays where lines can be told apart; otherwise nothing is
 restored, and it says which file was changed by whom.
 
@@ -131,6 +132,9 @@ is not restored.`,
 				q.ID = v[0]
 			}
 			for i, path := range q.Only {
+				if strings.HasPrefix(path, "memory:") {
+					continue
+				}
 				if q.Only[i], err = filepath.Abs(path); err != nil {
 					return err
 				}
@@ -141,7 +145,7 @@ is not restored.`,
 	f := cmd.Flags()
 	f.StringVar(&q.Query, "question", "", "`id` of a question: all that it changed")
 	f.StringVar(&q.Session, "session", "", "`id` of a session: all that it changed")
-	f.StringSliceVar(&q.Only, "only", nil, "restore this `file` and no other; repeatable")
+	f.StringSliceVar(&q.Only, "only", nil, "restore this `file` or entry and no other; repeatable")
 	f.BoolVar(&q.Partial, "partial", false, "restore the other files when some cannot be restored")
 	f.BoolVar(&q.Overwrite, "overwrite", false, "also restore files that others changed since")
 	f.BoolVar(&plan, "plan", false, "only show what would be restored")

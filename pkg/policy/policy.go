@@ -138,6 +138,9 @@ type Tool struct {
 	// its process keeps the state of what a call changes in [subjects.ModeCapture], and takes changes back. It holds of
 	// tools of the build only: no manifest and no announcement can say it
 	Keeps bool
+	// its process stores what a call changes with the state before, in one transaction, and takes changes back.
+	// Whether a call asks does not depend on it. Like Keeps it holds of tools of the build only
+	Records bool
 	// runs programs, only in the sandbox that passed its self-test: without network, and with the working folder of the
 	// call as the only folder that they can write to. Like Keeps it holds of tools of the build only
 	Sandboxed bool

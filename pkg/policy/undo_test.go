@@ -257,7 +257,7 @@ func TestReversibleSetting(t *testing.T) {
 func TestManifestCannotClaimUndo(t *testing.T) {
 	t.Parallel()
 	for _, claim := range []string{
-		"keeps: true", "Keeps: true", "undo: true", "reversible: true", "sandboxed: true", "Sandboxed: true",
+		"keeps: true", "Keeps: true", "records: true", "Records: true", "undo: true", "reversible: true", "sandboxed: true", "Sandboxed: true",
 	} {
 		_, err := ParseManifest([]byte("types: {assistant: {tools: [x]}}\naccounts: {generator: assistant}\n"+
 			"tools: {x: {effects: [mutate], "+claim+"}}\n"), "manifest.yaml")

@@ -25,7 +25,7 @@ func (s *Store) Capture(c Change, path string, size int64, f *subjects.FolderRul
 	if size > int64(s.limits.MaxFile) {
 		return notKept("the file would have %d bytes, limit %s", size, s.limits.MaxFile)
 	}
-	data, state, err := s.readFile(path, f)
+	data, state, err := s.Read(path, f)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (s *Store) Capture(c Change, path string, size int64, f *subjects.FolderRul
 			return err
 		case used+int64(len(data))+size > int64(s.limits.Size):
 			return notKept("the kept changes have reached the limit of %s", s.limits.Size)
-		case state.exists():
+		case state.Exists():
 			err = s.putObject(data)
 		}
 		s.step("kept")
@@ -52,9 +52,10 @@ func (s *Store) Capture(c Change, path string, size int64, f *subjects.FolderRul
 	})
 }
 
-// readFile returns the content and the state of a file in the folders of f. One that is not there has the zero state.
+// Read implements [Keeper]: it returns the content and the state of a file in the folders of f. One that is not there
+// has the zero state.
 // The error wraps [ErrNotKept] for a file that could not be restored as it is.
-func (s *Store) readFile(path string, f *subjects.FolderRules) ([]byte, State, error) {
+func (s *Store) Read(path string, f *subjects.FolderRules) ([]byte, State, error) {
 	if f == nil {
 		return nil, State{}, policy.ErrOutside
 	}
@@ -133,7 +134,7 @@ func (s *Store) apply(c *Change, i int, makeContent func(old []byte, state State
 	return policy.ReplaceInside(o.Path, policy.Replacement{
 		Temp: tempName(c.ID, o.Path),
 		Make: func() (content policy.FileContent, err error) {
-			if old, o.Before, err = s.readFile(o.Path, f); err != nil {
+			if old, o.Before, err = s.Read(o.Path, f); err != nil {
 				return content, err
 			}
 			if content, err = makeContent(old, o.Before); err != nil {
@@ -166,12 +167,12 @@ func (s *Store) apply(c *Change, i int, makeContent func(old []byte, state State
 // begin stores both contents of the object number i of c, and the entry in the state begun. The store must be locked.
 func (s *Store) begin(c *Change, i int, old, next []byte) error {
 	o := c.Objects[i]
-	if o.Before.exists() {
+	if o.Before.Exists() {
 		if err := s.putObject(old); err != nil {
 			return err
 		}
 	}
-	if o.After.exists() {
+	if o.After.Exists() {
 		if err := s.putObject(next); err != nil {
 			return err
 		}
@@ -190,7 +191,7 @@ func (s *Store) begin(c *Change, i int, old, next []byte) error {
 
 // finish stores c as done, with the objects that changed; without any as captured, of which nothing came.
 func (s *Store) finish(c *Change) error {
-	c.Objects = slices.DeleteFunc(c.Objects, func(o Object) bool { return !o.Before.exists() && !o.After.exists() })
+	c.Objects = slices.DeleteFunc(c.Objects, func(o Object) bool { return !o.Before.Exists() && !o.After.Exists() })
 	isStored := c.Phase == Begun && c.Tree == ""
 	c.Phase = Done
 	if len(c.Objects) == 0 {
@@ -235,7 +236,7 @@ func (s *Store) Changes() ([]Change, error) {
 // recover completes a change that is in the state begun: at once, or after the process that is at it.
 func (s *Store) recover(c Change) (Change, error) {
 	for i, o := range c.Objects {
-		if !o.Before.exists() && !o.After.exists() { // its turn did not come
+		if !o.Before.Exists() && !o.After.Exists() { // its turn did not come
 			s.removeTemp(c.ID, o.Path)
 			continue
 		}
@@ -256,8 +257,8 @@ func (s *Store) recover(c Change) (Change, error) {
 			return s.getEntry(c.ID)
 		}
 		unchanged := found
-		if o.Temp == "" && o.Before.exists() { // a removal
-			_, state, err := s.readFile(o.Path, &subjects.FolderRules{Allowed: []string{filepath.Dir(o.Path)}})
+		if o.Temp == "" && o.Before.Exists() { // a removal
+			_, state, err := s.Read(o.Path, &subjects.FolderRules{Allowed: []string{filepath.Dir(o.Path)}})
 			unchanged = err == nil && state.Sum == o.Before.Sum
 		}
 		if unchanged {

@@ -32,13 +32,13 @@ type Plan struct {
 	folders  []string // that the changes made
 }
 
-// Step restores one file.
+// Step restores one object.
 type Step struct {
 	Path     string
 	From, To State
-	Merged   bool // later changes by others stay
-	now      []byte
-	content  []byte
+	Merged   bool   // later changes by others stay
+	Now      []byte // content of From
+	Content  []byte // of To
 }
 
 // Sum identifies the plan: a later one with the same sum does the same.
@@ -52,7 +52,7 @@ func (p Plan) Sum() string {
 }
 
 // Diff returns what the step changes, for the user.
-func (s Step) Diff() string { return Diff(s.Path, s.From.exists(), s.now, s.To.exists(), s.content) }
+func (s Step) Diff() string { return Diff(s.Path, s.From.Exists(), s.Now, s.To.Exists(), s.Content) }
 
 const maxDiff = 16 << 10 // bytes
 
@@ -87,32 +87,32 @@ func Diff(path string, existed bool, before []byte, exists bool, after []byte) s
 	return d
 }
 
-// Show returns what the change c did to the file at path, as [Diff].
-func (s *Store) Show(c Change, path string) (string, error) {
-	at := slices.IndexFunc(c.Objects, func(o Object) bool { return o.Path == path })
-	if at < 0 {
-		return "", refuse(path, ReasonUnknown, "this change did not touch %s", path)
-	}
-	o := c.Objects[at]
-	before, err := s.contentOf(path, o.Before)
-	if err != nil {
-		return "", err
-	}
-	after, err := s.contentOf(path, o.After)
-	return Diff(path, o.Before.exists(), before, o.After.exists(), after), err
+// show returns what a change did to its object o, as [Diff].
+func show(k Keeper, o Object) (string, error) {
+	before, after, err := contents(k, o)
+	return Diff(o.Path, o.Before.Exists(), before, o.After.Exists(), after), err
 }
 
-// contentOf returns the kept content of a state, nil for a missing file.
-func (s *Store) contentOf(path string, at State) ([]byte, error) {
-	if !at.exists() {
-		return nil, nil
+// contents returns what is kept of an object, nil for a state in which there was none.
+func contents(k Keeper, o Object) (before, after []byte, err error) {
+	if o.Before.Exists() {
+		before, err = k.Content(o.Path, o.Before)
 	}
-	return s.getObject(path, at.Sum)
+	if err == nil && o.After.Exists() {
+		after, err = k.Content(o.Path, o.After)
+	}
+	return before, after, err
 }
 
-// Plan returns what an undo would do now. It changes nothing.
-func (s *Store) Plan(sel Selection, f *subjects.FolderRules) (p Plan, err error) {
-	all, err := s.Changes()
+// Content implements [Keeper].
+func (s *Store) Content(path string, at State) ([]byte, error) { return s.getObject(path, at.Sum) }
+
+// Merge implements [Keeper].
+func (s *Store) Merge(base, ours, theirs []byte) ([]byte, bool) { return mergeText(base, ours, theirs) }
+
+// PlanUndo returns what an undo would do now. It changes nothing.
+func PlanUndo(k Keeper, sel Selection, f *subjects.FolderRules) (p Plan, err error) {
+	all, err := k.Changes()
 	if err != nil {
 		return p, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) Plan(sel Selection, f *subjects.FolderRules) (p Plan, err error)
 	for _, id := range sel.IDs {
 		at := slices.IndexFunc(all, func(c Change) bool { return c.ID == id })
 		if at < 0 {
-			p.Refusals = append(p.Refusals, s.explainMissing(id))
+			p.Refusals = append(p.Refusals, k.ExplainMissing(id))
 			continue
 		}
 		c := all[at]
@@ -145,7 +145,7 @@ func (s *Store) Plan(sel Selection, f *subjects.FolderRules) (p Plan, err error)
 		}
 	}
 	for _, path := range paths {
-		step, err := s.planFile(path, pending[path], all, sel.Overwrite, f)
+		step, err := planObject(k, path, pending[path], all, sel.Overwrite, f)
 		var refusal *Refusal
 		switch {
 		case errors.As(err, &refusal):
@@ -159,18 +159,23 @@ func (s *Store) Plan(sel Selection, f *subjects.FolderRules) (p Plan, err error)
 	return p, nil
 }
 
-// explainMissing returns why there is no done change with this id.
-func (s *Store) explainMissing(id string) *Refusal {
+// ExplainMissing implements [Keeper].
+func (s *Store) ExplainMissing(id string) *Refusal {
 	if c, err := s.getEntry(id); err == nil && c.Phase == Captured {
 		return refuse("", ReasonNotDone, "the call of %s changed nothing", c.Tool)
 	}
+	return NoChange(id)
+}
+
+// NoChange is the refusal to undo a change that is not kept.
+func NoChange(id string) *Refusal {
 	return refuse("", ReasonUnknown, "there is no change %s, or it is no longer kept", id)
 }
 
-// planFile returns how the file at path is restored to its state before the changes, newest undone first. What others
-// changed since stays where it can be merged line by line.
-func (s *Store) planFile(path string, changes, all []Change, overwrite bool, f *subjects.FolderRules) (Step, error) {
-	now, state, err := s.readFile(path, f)
+// planObject returns how the object at path is restored to its state before the changes, newest undone first. What
+// others changed since stays where it can be merged.
+func planObject(k Keeper, path string, changes, all []Change, overwrite bool, f *subjects.FolderRules) (Step, error) {
+	now, state, err := k.Read(path, f)
 	switch {
 	case errors.Is(err, ErrNotKept):
 		return Step{}, refuse(path, ReasonFull, "%s is not changed, because its content now could not be kept: %v",
@@ -178,26 +183,26 @@ func (s *Store) planFile(path string, changes, all []Change, overwrite bool, f *
 	case err != nil:
 		return Step{}, refuse(path, ReasonOutside, "%s cannot be read: %v", path, err)
 	}
-	step := Step{Path: path, From: state, To: state, now: now, content: now}
+	step := Step{Path: path, From: state, To: state, Now: now, Content: now}
 	slices.SortStableFunc(changes, func(a, b Change) int { return b.Time.Compare(a.Time) })
 	for _, c := range changes {
 		o := c.Objects[slices.IndexFunc(c.Objects, func(o Object) bool { return o.Path == path })]
 		switch {
 		case step.To.Sum == o.Before.Sum: // restored already, but for its permissions
-			if step.To.exists() && step.To.Mode == o.After.Mode {
+			if step.To.Exists() && step.To.Mode == o.After.Mode {
 				step.To.Mode = o.Before.Mode
 			}
 		case step.To.Sum == o.After.Sum || overwrite:
-			if step.content, err = s.contentOf(path, o.Before); err != nil {
+			if step.Content, _, err = contents(k, Object{Path: path, Before: o.Before}); err != nil {
 				return step, err
 			}
 			mode := step.To.Mode
-			if !step.To.exists() || mode == o.After.Mode {
+			if !step.To.Exists() || mode == o.After.Mode {
 				mode = o.Before.Mode
 			}
 			step.To = State{Sum: o.Before.Sum, Size: o.Before.Size, Mode: mode}
 		default:
-			if err := s.mergeFile(&step, c, o, all); err != nil {
+			if err := mergeObject(k, &step, c, o, all); err != nil {
 				return step, err
 			}
 		}
@@ -205,8 +210,8 @@ func (s *Store) planFile(path string, changes, all []Change, overwrite bool, f *
 	return step, nil
 }
 
-// mergeFile takes what the change c did to its object o out of the content of step, which others changed since.
-func (s *Store) mergeFile(step *Step, c Change, o Object, all []Change) error {
+// mergeObject takes what the change c did to its object o out of the content of step, which others changed since.
+func mergeObject(k Keeper, step *Step, c Change, o Object, all []Change) error {
 	who := "outside of Conclave"
 	for _, later := range all {
 		isLater := later.ID != c.ID && later.Time.After(c.Time)
@@ -214,25 +219,21 @@ func (s *Store) mergeFile(step *Step, c Change, o Object, all []Change) error {
 			who = fmt.Sprintf("by %s, change %s", later.Tool, later.ID)
 		}
 	}
-	if !step.To.exists() {
+	if !step.To.Exists() {
 		return refuse(o.Path, ReasonDeleted, "%s was removed since, %s", o.Path, who)
 	}
-	before, err := s.contentOf(o.Path, o.Before)
+	before, after, err := contents(k, o)
 	if err != nil {
 		return err
 	}
-	after, err := s.contentOf(o.Path, o.After)
-	if err != nil {
-		return err
-	}
-	if !isText(before) || !isText(after) || !isText(step.content) {
+	if !isText(before) || !isText(after) || !isText(step.Content) {
 		return refuse(o.Path, ReasonBinary, "%s is no text and was changed since, %s", o.Path, who)
 	}
-	merged, ok := mergeText(after, before, step.content)
+	merged, ok := k.Merge(after, before, step.Content)
 	if !ok {
 		return refuse(o.Path, ReasonChanged, "%s was changed since in the same place, %s", o.Path, who)
 	}
-	step.content, step.Merged = merged, true
+	step.Content, step.Merged = merged, true
 	step.To = State{Sum: sum(merged), Size: int64(len(merged)), Mode: step.To.Mode}
 	return nil
 }
@@ -255,7 +256,7 @@ func (s *Store) Undo(c Change, p Plan, f *subjects.FolderRules) (refusals []*Ref
 			if now.Sum != st.From.Sum {
 				return policy.FileContent{}, refuse(st.Path, ReasonChanged, "%s was changed just now", st.Path)
 			}
-			return policy.FileContent{Data: st.content, Mode: st.To.Mode, Gone: !st.To.exists()}, nil
+			return policy.FileContent{Data: st.Content, Mode: st.To.Mode, Gone: !st.To.Exists()}, nil
 		}, f)
 		var refusal *Refusal
 		switch {
@@ -291,7 +292,7 @@ func isRefusedPath(err error) bool {
 // removeFolders removes the folders that the undone changes made, when they are empty now.
 func (s *Store) removeFolders(p Plan) {
 	for _, st := range p.Steps {
-		if st.To.exists() {
+		if st.To.Exists() {
 			continue
 		}
 		for dir := filepath.Dir(st.Path); slices.ContainsFunc(p.folders, func(made string) bool {

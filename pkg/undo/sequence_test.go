@@ -277,7 +277,7 @@ func (q *sequence) undo() {
 		sel.Only = []string{q.f.path(q.pick())}
 	}
 	sel.Overwrite = q.r.IntN(6) == 0
-	p, err := q.f.Plan(sel, q.f.rules)
+	p, err := PlanUndo(q.f, sel, q.f.rules)
 	if err != nil {
 		q.fail("planning: %v", err)
 		return
@@ -368,8 +368,8 @@ func (q *sequence) checkPlan(sel Selection, p Plan) (want map[string]string) {
 	for _, step := range p.Steps {
 		name := strings.TrimPrefix(step.Path, q.f.dir+"/")
 		got := absent
-		if step.To.exists() {
-			got = string(step.content)
+		if step.To.Exists() {
+			got = string(step.Content)
 		}
 		if !merged[name] && got != expected[name] {
 			q.fail("%s would hold %q, want %q", name, got, expected[name])

@@ -81,8 +81,8 @@ func (s *Store) keepTree(c *Change, dir string, skip []string, f *subjects.Folde
 			return notKept("the folder has more than %d files, more than %d MB, or too long paths", maxTreeFiles,
 				maxTreeBytes>>20)
 		}
-		data, at, err := s.readFile(path, f)
-		if err == nil && at.exists() {
+		data, at, err := s.Read(path, f)
+		if err == nil && at.Exists() {
 			contents = append(contents, data)
 			c.Objects = append(c.Objects, Object{Path: path, Before: at})
 		}
@@ -151,8 +151,8 @@ func (s *Store) sealTree(c *Change, f *subjects.FolderRules) error {
 	var objects []Object
 	read := func(path string, was State, info fs.FileInfo) {
 		at := State{}
-		if isSameSize := was.exists() && info.Size() == was.Size; isSameSize || left.take(path, info.Size()) {
-			if data, now, err := s.readFile(path, f); err == nil && now.exists() {
+		if isSameSize := was.Exists() && info.Size() == was.Size; isSameSize || left.take(path, info.Size()) {
+			if data, now, err := s.Read(path, f); err == nil && now.Exists() {
 				at = now
 				if at != was {
 					contents = append(contents, data)

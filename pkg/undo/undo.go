@@ -80,6 +80,7 @@ type Change struct {
 // Object is a file of a change.
 type Object struct {
 	Path   string `json:"path"`
+	Name   string `json:"name,omitempty"` // for the user, where the path says nothing
 	Before State  `json:"before"`
 	After  State  `json:"after,omitzero"` // zero while captured
 	// Temp is the name beside the file under which the new content is while the change is begun.
@@ -91,9 +92,9 @@ type Object struct {
 // Kind is what happened to the file: [subjects.FileCreated] and the like.
 func (o Object) Kind() string {
 	switch {
-	case !o.Before.exists():
+	case !o.Before.Exists():
 		return subjects.FileCreated
-	case !o.After.exists():
+	case !o.After.Exists():
 		return subjects.FileRemoved
 	}
 	return subjects.FileChanged
@@ -106,8 +107,8 @@ type State struct {
 	Mode fs.FileMode `json:"mode,omitempty"` // permission bits
 }
 
-// exists reports whether there is a file.
-func (s State) exists() bool { return s.Sum != "" }
+// Exists reports whether there is a file.
+func (s State) Exists() bool { return s.Sum != "" }
 
 // ErrNotKept is wrapped by the error of a capture that is not possible: the change cannot be undone later.
 var ErrNotKept = errors.New("the state before is not kept")

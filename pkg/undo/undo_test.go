@@ -82,7 +82,7 @@ func (f *fixture) edit(t testing.TB, name, content string) {
 func (f *fixture) undo(t testing.TB, id string, sel Selection) (reasons []string) {
 	t.Helper()
 	f.now = f.now.Add(time.Second)
-	p, err := f.Plan(sel, f.rules)
+	p, err := PlanUndo(f, sel, f.rules)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,10 @@ func (t *tx) readEntry(id string) (e storedEntry, err error) {
 // Correlating holds the links to add. v are the vectors of the new text; nil deletes the former ones if the text
 // changed, and the entry is embedded later. It rejects an empty name and texts beyond the limits ([ErrInvalid]), and an
 // unknown id ([ErrNotFound]). An error of change is returned and nothing is written. The update time is now, or a
-// microsecond after the old one if that is not earlier, so that a caller with an older copy can tell.
+// microsecond after the old one if that is not earlier, so that a caller with an older copy can tell. keep runs the
+// write and keeps what it must of the states before and after.
 func (s *Store) changeEntry(ctx context.Context, id string, now time.Time, v *Vectors,
-	change func(t *tx, e *subjects.MemoryEntry) error,
+	keep func(t *tx, write func() error) error, change func(t *tx, e *subjects.MemoryEntry) error,
 ) error {
 	if err := checkTime("update time", now); err != nil {
 		return err
@@ -45,35 +46,42 @@ func (s *Store) changeEntry(ctx context.Context, id string, now time.Time, v *Ve
 		}
 	}
 	return s.write(ctx, func(t *tx) error {
-		old, err := t.readEntry(id)
-		if err != nil {
-			return err
-		}
-		e := old.MemoryEntry
-		if err := change(t, &e); err != nil {
-			return err
-		}
-		for _, c := range []struct {
-			what string
-			text *string
-			most int
-		}{
-			{"name", &e.Name, maxShort},
-			{"description", &e.Description, maxText},
-			{"corpus", &e.Corpus, maxText},
-			{"intent", &e.Intent, maxShort},
-			{"sentiment", &e.Sentiment, maxShort},
-		} {
-			if err := checkLength(c.what, *c.text, c.most); err != nil {
-				return err
-			}
-			*c.text = sanitize(*c.text)
-		}
-		if e.Name == "" {
-			return invalidf("an entry needs a name")
-		}
-		return t.writeEntry(old, e, packed, now)
+		return keep(t, func() error { return t.changeEntry(id, now, packed, change) })
 	})
+}
+
+// changeEntry is the part of [Store.changeEntry] in the transaction.
+func (t *tx) changeEntry(id string, now time.Time, v *packedVectors,
+	change func(t *tx, e *subjects.MemoryEntry) error,
+) error {
+	old, err := t.readEntry(id)
+	if err != nil {
+		return err
+	}
+	e := old.MemoryEntry
+	if err := change(t, &e); err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		what string
+		text *string
+		most int
+	}{
+		{"name", &e.Name, maxShort},
+		{"description", &e.Description, maxText},
+		{"corpus", &e.Corpus, maxText},
+		{"intent", &e.Intent, maxShort},
+		{"sentiment", &e.Sentiment, maxShort},
+	} {
+		if err := checkLength(c.what, *c.text, c.most); err != nil {
+			return err
+		}
+		*c.text = sanitize(*c.text)
+	}
+	if e.Name == "" {
+		return invalidf("an entry needs a name")
+	}
+	return t.writeEntry(old, e, v, now)
 }
 
 // writeEntry writes what [Store.changeEntry] may have changed of an entry.
@@ -116,13 +124,16 @@ func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	return t.putVectors(row, v)
 }
 
+// keepNothing is for a change of an entry by the user, which is none of a call.
+func keepNothing(_ *tx, write func() error) error { return write() }
+
 // Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags.
 // An entry whose name or description is given is not described by a model any more. It fails as [Store.changeEntry]
 // does, also when the entry is forgotten before the result is read.
 func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, now time.Time) (
 	none subjects.MemoryEntry, err error,
 ) {
-	err = s.changeEntry(ctx, id, now, nil, func(t *tx, e *subjects.MemoryEntry) error {
+	err = s.changeEntry(ctx, id, now, nil, keepNothing, func(t *tx, e *subjects.MemoryEntry) error {
 		was := *e
 		setOptional(&e.Name, edit.Name)
 		setOptional(&e.Description, edit.Description)
@@ -170,7 +181,10 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 			return err
 		}
 	}
-	return s.changeEntry(ctx, into, s.opts.Now(), nil, func(_ *tx, e *subjects.MemoryEntry) error {
+	keep := func(t *tx, write func() error) error {
+		return t.keepEntries(changeOf(ctx), []string{into}, write)
+	}
+	return s.changeEntry(ctx, into, s.opts.Now(), nil, keep, func(_ *tx, e *subjects.MemoryEntry) error {
 		e.Tags, e.Entities = slices.Concat(e.Tags, add.Tags), slices.Concat(e.Entities, add.Entities)
 		e.Correlating = add.Correlating
 		return nil
@@ -240,7 +254,8 @@ func (s *Store) ListUndigested(ctx context.Context, limit int) (ids []string, er
 // those of e, and its vectors by v; nil deletes them if a text changed, and the entry is embedded later. It fails as
 // [Store.changeEntry] does, and with [ErrChanged] when the entry was changed after e.Updated.
 func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vectors, now time.Time) error {
-	return s.changeEntry(ctx, e.ID, now, v, func(_ *tx, is *subjects.MemoryEntry) error {
+	keep := func(t *tx, write func() error) error { return t.followEntry(e.ID, write) }
+	return s.changeEntry(ctx, e.ID, now, v, keep, func(_ *tx, is *subjects.MemoryEntry) error {
 		if !is.Updated.Equal(truncateTime(e.Updated)) {
 			return fmt.Errorf("%w: %s", ErrChanged, e.ID)
 		}

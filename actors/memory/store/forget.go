@@ -38,7 +38,8 @@ func (s *Store) NeedsRewrite(ctx context.Context) (bool, error) {
 
 // Forget deletes entries with their vectors, tags, links, grades and relations, and documents without a piece left, and
 // returns those that existed, in the order given. Unknown ids are skipped. The key of a forgotten answer is kept, so
-// that a redelivered event does not store it again. Entries that a forgotten one superseded stay superseded, by its
+// that a redelivered event does not store it again. What changes kept of the entries is deleted too, unless this is a
+// part of a change, which keeps them. Entries that a forgotten one superseded stay superseded, by its
 // successor if it had one.
 //
 // Then the log is checkpointed and no longer holds the deleted bytes. The file may: DuckDB marks rows as deleted and
@@ -49,15 +50,23 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err 
 	if len(ids) == 0 {
 		return nil, nil
 	}
+	c := changeOf(ctx)
 	err = s.write(ctx, func(t *tx) error {
 		gone = nil
 		for chunk := range slices.Chunk(ids, maxListed) {
-			all, err := t.deleteEntries(chunk)
+			err := t.keepEntries(c, chunk, func() error {
+				all, err := t.deleteEntries(chunk)
+				for _, e := range all {
+					gone = append(gone, Deleted{ID: e.id, Row: uint64(e.row)})
+				}
+				return err
+			})
+			if err == nil && c == nil { // forgetting is final
+				in, named := inList(chunk)
+				_, err = t.exec("DELETE FROM changes WHERE entry IN "+in, named...)
+			}
 			if err != nil {
 				return err
-			}
-			for _, e := range all {
-				gone = append(gone, Deleted{ID: e.id, Row: uint64(e.row)})
 			}
 		}
 		if len(gone) == 0 {

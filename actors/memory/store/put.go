@@ -54,9 +54,15 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 		}
 	}
 	var rows []uint64
-	err := s.write(ctx, func(t *tx) (err error) {
-		rows, err = t.put(checked)
-		return err
+	var written []string
+	for _, c := range checked {
+		written = append(append(written, c.entry.ID), c.entry.Supersedes...)
+	}
+	err := s.write(ctx, func(t *tx) error {
+		return t.keepEntries(changeOf(ctx), written, func() (err error) {
+			rows, err = t.put(checked)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -256,14 +262,21 @@ func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	return t.linkEntries(row, e.ID, e.Correlating)
 }
 
-// Supersede marks the entries in e.Supersedes as superseded by the stored entry e, as [Store.Put] does.
+// Supersede marks the entries in e.Supersedes as superseded by the stored entry e, as [Store.Put] does. It is a
+// part of the change that stored e.
 func (s *Store) Supersede(ctx context.Context, e subjects.MemoryEntry) error {
 	for _, id := range append([]string{e.ID}, e.Supersedes...) {
 		if err := checkID("id", id); err != nil {
 			return err
 		}
 	}
-	return s.write(ctx, func(t *tx) error { return t.supersedeEntries(e) })
+	return s.write(ctx, func(t *tx) error {
+		c, err := t.changeThatStored(e.ID)
+		if err != nil {
+			return err
+		}
+		return t.keepEntries(c, e.Supersedes, func() error { return t.supersedeEntries(e) })
+	})
 }
 
 // supersedeEntries marks the entries in e.Supersedes as superseded by e. Those that have a successor already keep it; e

@@ -24,7 +24,7 @@ INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0), ('writes', 0)
 // tables are all tables but meta, in the order in which they are copied.
 var tables = []string{
 	"entries", "answers", "models", "vectors", "tags", "links", "access", "grades", "graded", "documents", "entities",
-	"relations",
+	"relations", "changes",
 }
 
 // steps are the migration steps from an empty file to the current schema. A file records how many were applied. A
@@ -85,7 +85,14 @@ CREATE TABLE relations (
 )`,
 	renameUser,
 	addContext,
+	addChanges,
 }
+
+// addChanges adds the states of entries before and after the changes that can be undone; NULL = there was no entry.
+const addChanges = `CREATE TABLE changes (
+  change VARCHAR NOT NULL, made TIMESTAMP NOT NULL, about VARCHAR NOT NULL, entry VARCHAR NOT NULL,
+  before VARCHAR, after VARCHAR, size BIGINT NOT NULL
+)`
 
 // addContext adds the conversation, position, speaker and time of entries, unknown for those that exist, and requires
 // the vector of the corpus; those of name and description become optional (NULL = that of the corpus). Vectors without

@@ -23,6 +23,10 @@ import (
 type Options struct {
 	MemoryLimit string           // of DuckDB, in its syntax; "" = by the size of the file, see memoryLimit
 	Now         func() time.Time // nil = time.Now
+	// KeepDays is how long the states of entries before and after a change are kept, 0 = not at all; KeepBytes is the
+	// limit of all of them.
+	KeepDays  int
+	KeepBytes int64
 }
 
 const (

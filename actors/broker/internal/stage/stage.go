@@ -179,21 +179,30 @@ func (j *Judged) Capture(ctx context.Context, out actor.Out, gate *actor.Gate, z
 	})
 }
 
-// AskKeeper orders a tool of the build that keeps changes to list or take them back, behind the record rec.
-func AskKeeper(ctx context.Context, out actor.Out, gate *actor.Gate, rec subjects.AuditRecord, zone, tool string,
-	order subjects.ToolOrder,
-) (subjects.ToolResult, error) {
-	service, err := subjects.ToolCallService.With(zone, tool)
-	if err != nil {
-		return subjects.ToolResult{}, err
-	}
-	order.CallID, order.Mode, order.Args = rec.ID, subjects.ModeUndo, json.RawMessage(`{}`)
-	return actor.Audited(ctx, out, gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
-		res, err := actor.Ask(ctx, out, service, order)
-		if err == nil && res.Error != nil {
-			p.Report(subjects.StatusFailed, res.Error.Code)
-		}
-		return res, err
+// KeeperFunc orders a tool of the build that keeps changes to list or take them back.
+type KeeperFunc func(ctx context.Context, zone, tool string, order subjects.ToolOrder) (subjects.ToolResult, error)
+
+// AskKeepers runs act, which asks keepers of changes, behind the record rec. What it gets is of no use after act.
+func AskKeepers[T any](ctx context.Context, out actor.Out, gate *actor.Gate, rec subjects.AuditRecord,
+	act func(ctx context.Context, ask KeeperFunc) (T, error),
+) (T, error) {
+	return actor.Audited(ctx, out, gate, rec, func(ctx context.Context, p *actor.Permit) (T, error) {
+		return act(ctx, func(ctx context.Context, zone, tool string, order subjects.ToolOrder) (res subjects.ToolResult,
+			err error,
+		) {
+			if err := p.Check(); err != nil {
+				return res, err
+			}
+			service, err := subjects.ToolCallService.With(zone, tool)
+			if err != nil {
+				return res, err
+			}
+			order.CallID, order.Mode, order.Args = rec.ID, subjects.ModeUndo, json.RawMessage(`{}`)
+			if res, err = actor.Ask(ctx, out, service, order); err == nil && res.Error != nil {
+				err = res.Error
+			}
+			return res, err
+		})
 	})
 }
 

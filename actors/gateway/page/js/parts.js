@@ -92,7 +92,7 @@ export function toolCard(t) {
 const changed = (calls) => [...new Set(calls.flatMap((t) => t.change?.files ?? []))];
 
 // changeLine says which files a call changed, with buttons that show the difference and take it back.
-const changeLine = ([t]) => html`<p class="quiet change">Changed ${count(changed([t]).length, "file")}: ${changed([t]).map((f) => html`<code>${visible(f)}</code> `)}
+const changeLine = ([t]) => html`<p class="quiet change">Changed ${count(changed([t]).length, ...(t.tool === "save_memory" ? ["memory", "memories"] : ["file"]))}: ${changed([t]).map((f) => html`<code>${visible(f)}</code> `)}
   <button type="button" class="link" @click=${() => showChange(t)}>show</button>, <button type="button" class="link" @click=${() => undoChange(t)}>undo</button></p>`;
 
 async function showChange(t) {
@@ -115,7 +115,7 @@ async function undoChange(t) {
     if (!(await store.confirm({ title: "Undo this change?", code: plan.files.map((f) => visible(f.diff ?? f.path)).join("\n"), action: "Undo" }))) return;
     const done = await api.post("/changes/undo", { action: "apply", id: t.change.id, plan: plan.plan });
     if (done.refusals?.length) store.notify(done.refusals.map((r) => visible(r.text)).join(" "), "error");
-    else store.notify("The files are as they were.");
+    else store.notify("It is as it was.");
   });
 }
 

@@ -24,12 +24,19 @@ func Changes(w io.Writer, list subjects.ChangeList, now time.Time) {
 			if f.Undone != "" && !c.IsUndone() {
 				undone = ", undone"
 			}
-			fmt.Fprintf(w, "  %s %s%s\n", f.Kind, term.Visible(f.Path), undone)
+			name := ""
+			if f.Name != "" {
+				name = " “" + term.Visible(f.Name) + "”"
+			}
+			fmt.Fprintf(w, "  %s %s%s%s\n", f.Kind, term.Visible(f.Path), name, undone)
 			printDiff(w, "    ", "    ", f.Diff)
 		}
 		if len(c.Sources) > 0 {
 			fmt.Fprintf(w, "  after reading %s\n", term.Visible(strings.Join(c.Sources, ", ")))
 		}
+	}
+	for _, keeper := range list.Missing {
+		fmt.Fprintf(w, "the changes that %s keeps are missing: it does not answer\n", term.Visible(keeper))
 	}
 	if list.More {
 		fmt.Fprintln(w, "there are older ones")
