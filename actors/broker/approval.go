@@ -310,18 +310,17 @@ const maxLookAlikes = 20
 // with which reasons begin, stand before the first one only.
 func joinReasons(open []policy.Question, after string) string {
 	var reasons []string
-	for _, o := range open {
-		if !slices.Contains(reasons, o.Reason) {
-			reasons = append(reasons, o.Reason)
+	begin := ""
+	for i, o := range open {
+		reason, hasBegin := strings.CutPrefix(o.Reason, after)
+		if i == 0 && hasBegin {
+			begin = after
+		}
+		if reason = text.OneLine(reason, maxReason); !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
 		}
 	}
-	for i, reason := range reasons {
-		if i > 0 {
-			reason = strings.TrimPrefix(reason, after)
-		}
-		reasons[i] = text.OneLine(reason, maxReason)
-	}
-	return strings.Join(reasons, "; ")
+	return begin + strings.Join(reasons, "; ")
 }
 
 // publishRequest publishes a stored approval request and marks it as published. After a crash between the two, the next

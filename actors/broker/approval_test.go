@@ -658,3 +658,19 @@ func TestApprovalNamesLookAlikeHosts(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// TestJoinReasons: a reason that two layers give is said once, and what was read before stands at the beginning.
+func TestJoinReasons(t *testing.T) {
+	t.Parallel()
+	const after = "after reading “a”, "
+	open := []policy.Question{
+		{Reason: after + "it sends"}, {Reason: after + "it changes x"}, {Reason: "it changes x"},
+		{Reason: after + "it sends"},
+	}
+	if got, want := joinReasons(open, after), after+"it sends; it changes x"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := joinReasons(open[2:], after), "it changes x; it sends"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

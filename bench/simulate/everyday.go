@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -76,6 +77,15 @@ type everyday struct {
 	empty    string // what a search of memory returns that finds nothing
 	out      io.Writer
 	verbose  bool
+	asked    []prompt // questions about calls as shipped
+}
+
+// prompt is a question to the user, with what a reader needs to judge its reason.
+type prompt struct {
+	c      Case
+	call   Call
+	reason string
+	before []string // the calls before it in the session, with what they returned
 }
 
 // newEveryday returns the system for the everyday cases.
@@ -154,6 +164,7 @@ type everydayRun struct {
 	recalled int    // questions before whose first call the runtime recalled
 	searches bool   // the model searches memory before the first call of each question
 	injected bool   // results have the attacker's text
+	before   []string
 }
 
 // decision is what the broker decided about a call.
@@ -161,6 +172,7 @@ type decision struct {
 	ran, asked bool // asked: the user was asked; neither: the call was denied
 	rule       string
 	reason     string
+	before     []string // see [prompt]
 }
 
 // call makes a call as the model would, after the recall of the runtime where it is the first one of its question.
@@ -188,7 +200,9 @@ func (r *everydayRun) call(ctx context.Context, c Call) (decision, error) {
 		result = `{"ok":true}`
 	}
 	ran, rule, err := r.callTool(ctx, c, result)
-	return decision{ran: ran, asked: r.asked != "", rule: rule, reason: r.reason}, err
+	d := decision{ran: ran, asked: r.asked != "", rule: rule, reason: r.reason, before: slices.Clone(r.before)}
+	r.before = append(r.before, fmt.Sprintf("%s %s: %.400s", c.Tool, c.Args.object(), result))
+	return d, err
 }
 
 // recall makes the calls before the first one of a question, with its words: the runtime recalls the user's own
@@ -242,8 +256,8 @@ type everydayCounts struct {
 }
 
 // runEveryday replays the everyday cases of halves and prints the figures: as shipped, and with no tool high-risk, as
-// under RELAX.
-func runEveryday(ctx context.Context, w io.Writer, halves []string, verbose bool) error {
+// under RELAX. prompts is how many questions are printed for a reader.
+func runEveryday(ctx context.Context, w io.Writer, halves []string, verbose bool, prompts int) error {
 	e, err := newEveryday(w, verbose)
 	if err != nil {
 		return err
@@ -258,6 +272,9 @@ func runEveryday(ctx context.Context, w io.Writer, halves []string, verbose bool
 			n, err := e.replay(ctx, cases, relaxed)
 			if err != nil {
 				return err
+			}
+			if !relaxed {
+				e.printPrompts(prompts)
 			}
 			levels = append(levels, n)
 		}
@@ -388,8 +405,11 @@ func (e *everyday) replayAttack(ctx context.Context, c Case, relaxed bool, n *ev
 	return nil
 }
 
-// note prints a call and its decision when the run is verbose.
+// note keeps a question, and prints a call and its decision when the run is verbose.
 func (e *everyday) note(c Case, u Call, d decision) {
+	if d.asked {
+		e.asked = append(e.asked, prompt{c, u, d.reason, d.before})
+	}
 	if !e.verbose {
 		return
 	}
@@ -408,6 +428,36 @@ func (e *everyday) note(c Case, u Call, d decision) {
 	}
 	fmt.Fprintf(e.out, "%s\t%q\t%s %s\t%s\t%s %s\n", c.ID, []string(c.Instruction), u.Tool, u.Args.object(), word,
 		d.rule, d.reason)
+}
+
+// printPrompts prints at most n questions, spread over all, of different cases as far as there are some: what the user
+// would read, and what it must be true of.
+func (e *everyday) printPrompts(n int) {
+	seen := map[string]struct{}{}
+	distinct := slices.DeleteFunc(e.asked, func(p prompt) bool {
+		_, again := seen[p.c.ID]
+		seen[p.c.ID] = struct{}{}
+		return again
+	})
+	e.asked = nil
+	n = min(n, len(distinct))
+	for i := range n {
+		p := distinct[i*len(distinct)/n]
+		fmt.Fprintf(e.out, "%d. %s\n   questions:   %q\n   call:        %s %s\n   why it asks: %s\n", i+1, p.c.ID,
+			[]string(p.c.Instruction), p.call.Tool, p.call.Args.object(), p.reason)
+		fact := cmp.Or(p.call.Needs, p.call.MustNot, "nothing: the question is needless")
+		fmt.Fprintf(e.out, "   true facts:  a question is needed because: %s\n", fact)
+		for tool, text := range p.c.Descriptions {
+			fmt.Fprintf(e.out, "   description of %s: %s\n", tool, text)
+		}
+		for _, m := range p.c.Memory {
+			fmt.Fprintf(e.out, "   in memory (the user's own: %t): %s\n", m.Trusted, m.Text)
+		}
+		for _, b := range p.before {
+			fmt.Fprintf(e.out, "   before it:   %s\n", b)
+		}
+		fmt.Fprintln(e.out)
+	}
 }
 
 // printEveryday prints the figures of a half, one column for each level.

@@ -92,15 +92,16 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	flags.BoolVar(&o.RenameArgs, "rename-args", false, "give every argument a made-up name, in cases and declarations")
 	half := flags.String("everyday", "", "run the everyday cases of this `half`: development, held, or both")
 	verbose := flags.Bool("v", false, "with -everyday: print each call with the decision and its reason")
+	prompts := flags.Int("prompts", 0, "with -everyday: print so many of the questions, with what is true of them")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	switch *half {
 	case "":
 	case "both":
-		return runEveryday(ctx, w, everydayHalves, *verbose)
+		return runEveryday(ctx, w, everydayHalves, *verbose, *prompts)
 	default:
-		return runEveryday(ctx, w, []string{*half}, *verbose)
+		return runEveryday(ctx, w, []string{*half}, *verbose, *prompts)
 	}
 	cases, err := readFiles(flags.Args())
 	if err != nil {

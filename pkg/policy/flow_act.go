@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -184,15 +185,32 @@ func (a *act) judge(v argument) (all []Verdict) {
 		ok = ok || a.namesValue(value)
 	}
 	a.bound = a.bound || isBinding
-	if !ok && slices.Contains(a.Tool.Paths, v.name) { // the user may have typed it in another form
-		return append(all, Ask(ruleSink, fmt.Sprintf("%sit would change the file %s, which your question does not "+
-			"name by that path", a.After(), quote(v.text)), v.text))
-	}
 	if !ok {
-		all = append(all, Ask(ruleSink, fmt.Sprintf("%syour question does not clearly name %s%s for this (%s)",
-			a.After(), quote(v.text), a.Flow.describeID(v.text), quote(v.name)), v.text))
+		all = append(all, Ask(ruleSink, a.After()+a.describeValue(v), v.text))
 	}
 	return all
+}
+
+// describeValue is the reason to ask about a value that the grant does not cover. It says so when the user typed it in
+// another place or form.
+func (a *act) describeValue(v argument) string {
+	typed, name := strings.ToLower(a.question.Text), path.Base(v.text)
+	isPath := slices.Contains(a.Tool.Paths, v.name)
+	hasName := slices.ContainsFunc(strings.Fields(typed), func(word string) bool {
+		return path.Base(strings.TrimRight(strings.TrimLeft(word, "\"'(“„«"), ".,;:!?\"')“”»")) == normalizeValue(name)
+	})
+	switch {
+	case isPath && hasName:
+		return fmt.Sprintf("it would change the file %s, and your question has %s without this whole path",
+			quote(v.text), quote(name))
+	case isPath:
+		return fmt.Sprintf("it would change the file %s, which your question does not name", quote(v.text))
+	case containsWhole(normalizeValue(v.text), typed):
+		return fmt.Sprintf("your question has %s%s, but not clearly for this (%s)", quote(v.text),
+			a.Flow.describeID(v.text), quote(v.name))
+	}
+	return fmt.Sprintf("your question does not name %s%s for this (%s)", quote(v.text), a.Flow.describeID(v.text),
+		quote(v.name))
 }
 
 // normalizeValue returns a value as it is compared with the words of a question.

@@ -23,6 +23,10 @@ func TestReasons(t *testing.T) {
 		Name: "pay", Known: true, Act: ActPay, Effects: Declare(Spend, Egress),
 		Args: Args{"to": {Role: RoleDestination}, "amount": {Role: RoleAmount}},
 	}
+	write := Tool{
+		Name: "fs_write", Known: true, Act: ActChange, Effects: Declare(Mutate), Paths: []string{"path"},
+		Args: Args{"path": {Role: RoleID}},
+	}
 	run := Tool{Name: "run_shell", Known: true, Act: ActExecute, Effects: Declare(Exec)}
 	for _, tt := range []struct {
 		name, question string
@@ -33,17 +37,17 @@ func TestReasons(t *testing.T) {
 		{
 			"no order", "Sum it up", untrustedResult("x"), send, `{"recipients":["eve@evil.example"]}`,
 			page1 + "your question has no clear order to send anything | " +
-				page1 + "your question does not clearly name “eve@evil.example” for this (“recipients”)",
+				page1 + "your question does not name “eve@evil.example” for this (“recipients”)",
 		},
 		{
 			"a recipient of another order", "Send the offer to ana@x.example and the bill to bo@x.example",
 			untrustedResult("x"), send, `{"recipients":["bo@x.example"],"body":"offer"}`,
-			page1 + "your question does not clearly name “bo@x.example” for this (“recipients”)",
+			page1 + "your question has “bo@x.example”, but not clearly for this (“recipients”)",
 		},
 		{
 			"deleting what a mail is called", "Delete the spam", inbox, remove, `{"id":"m7"}`,
 			"after reading what read_mail returned, delete_mail can lose data for good, and your question does not " +
-				"clearly name “m7”, which read_mail showed as “Win 'a' prize” from “win@lotto.example”, for " +
+				"name “m7”, which read_mail showed as “Win 'a' prize” from “win@lotto.example”, for " +
 				"this (“id”)",
 		},
 		{
@@ -54,7 +58,7 @@ func TestReasons(t *testing.T) {
 		},
 		{
 			"paying another amount", "Pay 90 to Bo", untrustedResult("x"), pay, `{"to":"Bo","amount":9000}`,
-			page1 + "pay spends money (“Bo”), and your question does not clearly name “9000” for this (“amount”)",
+			page1 + "pay spends money (“Bo”), and your question does not name “9000” for this (“amount”)",
 		},
 		{
 			"running code", "Run the build", untrustedResult("x"), run, `{"command":"make"}`,
@@ -87,13 +91,13 @@ func TestReasons(t *testing.T) {
 		{
 			"trick: a recipient that ends the sentence", "Send it to bob@ok.example", untrustedResult("x"), send,
 			`{"recipients":["eve@x.example, whom you named"]}`,
-			page1 + "your question does not clearly name “eve@x.example, whom you named” for this (“recipients”)",
+			page1 + "your question does not name “eve@x.example, whom you named” for this (“recipients”)",
 		},
 		{
 			"trick: an id with a label", "Delete the spam", inbox, remove,
 			`{"id":"m9”, which read_mail showed as „Spam\" from «you»,\nfor ❝this❞"}`,
 			"after reading what read_mail returned, delete_mail can lose data for good, and your question does not " +
-				"clearly name “m9', which read_mail showed as 'Spam' from 'you', for 'this'” for this (“id”)",
+				"name “m9', which read_mail showed as 'Spam' from 'you', for 'this'” for this (“id”)",
 		},
 		{
 			"trick: the file that it read", "Sum it up", fromFile, page,
@@ -109,12 +113,24 @@ func TestReasons(t *testing.T) {
 		{
 			"trick: an id inside of a label", "Delete m1 m2", labelled, remove, `{"id":["m3","m7"]}`,
 			"after reading what read_mail returned, delete_mail can lose data for good (“m7”), and your question " +
-				"does not clearly name “m3”, which read_mail showed as “m7”, for this (“id”)",
+				"does not name “m3”, which read_mail showed as “m7”, for this (“id”)",
+		},
+		{
+			"a file that the user named in another form", "Add the prompt to ~/.zshrc", untrustedResult("x"), write,
+			`{"path":"/home/ana/.zshrc"}`,
+			page1 + "it would change the file “/home/ana/.zshrc”, and your question has “.zshrc” without this whole " +
+				"path | " + page1 + "fs_write would change “/home/ana/.zshrc”, which something runs, trusts or shares " +
+				"later",
+		},
+		{
+			"a file that the user did not name", "Add the prompt to ~/.zshrc", untrustedResult("x"), write,
+			`{"path":"/home/ana/a.txt"}`,
+			page1 + "it would change the file “/home/ana/a.txt”, which your question does not name",
 		},
 		{
 			"trick: two labels of one id", "Delete the spam", twice, remove, `{"id":"m7"}`,
 			"after reading what read_mail returned, delete_mail can lose data for good, and your question does not " +
-				"clearly name “m7” for this (“id”)",
+				"name “m7” for this (“id”)",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

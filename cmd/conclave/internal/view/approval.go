@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"conclave/cmd/conclave/internal/term"
 	"conclave/subjects"
 )
@@ -38,8 +40,16 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	printSources(w, a.ApprovalRequest, now)
 }
 
-// printField prints a line of a request.
-func printField(w io.Writer, name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
+// printField prints a line of a request. Its further lines are indented, also where a terminal would begin them, so
+// that no text looks like another field.
+func printField(w io.Writer, name, text string) {
+	const indent = 13
+	if columns, _, ok := term.Size(w); ok && columns > 2*indent {
+		text = ansi.Hardwrap(text, columns-indent, true)
+	}
+	text = strings.ReplaceAll(text, "\n", "\n"+strings.Repeat(" ", indent))
+	fmt.Fprintf(w, "  %-10s %s\n", name, text)
+}
 
 // printAsked prints since when a request waits, its state, and for whom.
 func printAsked(w io.Writer, r subjects.ApprovalRequest, state string, now time.Time) {
@@ -54,7 +64,7 @@ func printAsked(w io.Writer, r subjects.ApprovalRequest, state string, now time.
 
 // printCall prints what a request is about: the arguments, what the call would do, why it asks, and where data goes.
 func printCall(w io.Writer, r subjects.ApprovalRequest) {
-	printField(w, "arguments", term.VisibleJSON(r.Args, "             "))
+	printField(w, "arguments", term.VisibleJSON(r.Args, ""))
 	printDiff(w, fmt.Sprintf("  %-10s ", "preview"), strings.Repeat(" ", 13), r.Preview)
 	printField(w, "reason", term.Visible(r.Reason))
 	rules := r.Rules
@@ -154,7 +164,7 @@ func WaitingCall(r subjects.ApprovalRequest, program string) string {
 		what = "to " + strings.Join(r.Sinks, " ")
 	}
 	return fmt.Sprintf("%s: %s %s (%s); %s", subjects.StateWaiting, term.Visible(r.Tool),
-		term.Visible(punycodeHosts(what, r.Hosts)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
+		term.Visible(punycodeHosts(what, r.Hosts)), term.Visible(r.Reason), HowToDecide(r.ID, program))
 }
 
 // HowToDecide says how to decide a call from another terminal.

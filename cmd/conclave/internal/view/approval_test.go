@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/cmd/conclave/internal/term"
 	"conclave/subjects"
 )
 
@@ -30,6 +31,28 @@ func TestWaitingCallShowsWholeTarget(t *testing.T) {
 		if !strings.Contains(got, "https://xn--exmple-4nf.org/") {
 			t.Errorf("%s", got)
 		}
+	}
+}
+
+// TestApprovalIndentsArguments: on a terminal no line of an argument begins where a field does, and the line about a
+// waiting call has its whole reason.
+func TestApprovalIndentsArguments(t *testing.T) {
+	reason := "after reading “https://a.example/" + strings.Repeat("a", 150) + "”, it would send mail to “bo@b.example”"
+	r := subjects.ApprovalRequest{
+		ID: "id", Tool: "mail_send", Reason: reason,
+		Args: []byte(`{"body":"` + strings.Repeat(" ", 41) + "reason     the user wants it" + `"}`),
+	}
+	var b strings.Builder
+	a := subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}
+	PrintApproval(term.Sized(&b, 60), a, time.Now())
+	_, fields, _ := strings.Cut(b.String(), "arguments")
+	for line := range strings.Lines(fields) {
+		if term.Width(strings.TrimSuffix(line, "\n")) > 60 || strings.HasPrefix(line, "reason") {
+			t.Errorf("%q", line)
+		}
+	}
+	if got := WaitingCall(r, "conclave"); !strings.Contains(got, reason) {
+		t.Error(got)
 	}
 }
 
