@@ -58,13 +58,22 @@ func (b *Broker) captureCall(ctx context.Context, out actor.Out, j *stage.Judged
 		},
 		MayPass: !j.Rules().Manifest.AskReversible,
 		Work:    onlyFolder(order.Folders, b.workFolder(j.Received())),
+		Own:     ownFolder(order.Folders, b.workFolder(j.Received())),
 	}
 }
 
 // onlyFolder returns the working folder of a call when its tool gets no other one, "" otherwise. work is the path of
 // that folder: when it is a link, it leads to a folder of another name.
 func onlyFolder(f *subjects.FolderRules, work string) string {
-	if f != nil && f.Work != "" && slices.Equal(f.Allowed, []string{f.Work}) && path.Base(f.Work) == path.Base(work) {
+	if own := ownFolder(f, work); own != "" && slices.Equal(f.Allowed, []string{own}) {
+		return own
+	}
+	return ""
+}
+
+// ownFolder is [onlyFolder] for a call whose tool gets other folders too.
+func ownFolder(f *subjects.FolderRules, work string) string {
+	if f != nil && f.Work != "" && path.Base(f.Work) == path.Base(work) {
 		return f.Work
 	}
 	return ""

@@ -102,13 +102,16 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 		// without a session the user means a new one, whose question says nothing yet
 		asked.Flow = (&policy.Flow{}).WithQuestion(asked.Query, "", nil)
 	}
-	if own, _ := b.ownKeeper(known); own.Keeps { // a dry run keeps nothing: it assumes that the state before can be kept
+	// a dry run keeps nothing: it assumes that the state before can be kept
+	if own, _ := b.ownKeeper(known); own.Keeps {
 		asked.Kept = &policy.Kept{
 			ChangeRef: subjects.ChangeRef{Files: []string{"the file"}}, MayPass: !seen.rules.Manifest.AskReversible,
 		}
+		work := b.workFolder(r)
+		folders := seen.rules.Chain.FolderRules(asked, work)
+		asked.Kept.Own = ownFolder(folders, work)
 		if known.Sandboxed {
-			work := b.workFolder(r)
-			asked.Kept.Work = onlyFolder(seen.rules.Chain.FolderRules(asked, work), work)
+			asked.Kept.Work = onlyFolder(folders, work)
 			asked.Kept.Files = []string{asked.Kept.Work}
 		}
 	}

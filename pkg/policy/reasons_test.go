@@ -119,8 +119,8 @@ func TestReasons(t *testing.T) {
 			"a file that the user named in another form", "Add the prompt to ~/.zshrc", untrustedResult("x"), write,
 			`{"path":"/home/ana/.zshrc"}`,
 			page1 + "it would change the file “/home/ana/.zshrc”, and your question has “.zshrc” without this whole " +
-				"path | " + page1 + "fs_write would change “/home/ana/.zshrc”, which something runs, trusts or shares " +
-				"later",
+				"path | " + page1 + "fs_write would change “/home/ana/.zshrc”, which something runs, trusts or " +
+				"shares later",
 		},
 		{
 			"a file that the user did not name", "Add the prompt to ~/.zshrc", untrustedResult("x"), write,

@@ -22,6 +22,8 @@ type Kept struct {
 	// Work is the working folder of the question when the call has no other folder; "" = it has others, has none, or a
 	// link leads to a folder of another name
 	Work string
+	// Own is the working folder of the question, whatever other folders the call has; "" = as for Work
+	Own string
 }
 
 // undoableEffects are the effects that the kept state takes back, and those that change nothing.
@@ -52,9 +54,16 @@ func (c Call) isConfined() bool {
 		c.Tool.Sandboxed && len(c.Tool.Paths) == 0 && !isObeyed(path.Join(path.Dir(c.Kept.Work), "file"))
 }
 
+// isOwn reports whether a file is in the working folder of the call's question. Nothing there gains power later: only
+// confined programs of that question run in it, and what they could put there is the same.
+func (c Call) isOwn(file string) bool {
+	return c.Kept != nil && c.Kept.Own != "" && strings.HasPrefix(path.Clean(file), c.Kept.Own+"/") &&
+		!isObeyed(path.Join(path.Dir(c.Kept.Own), "file"))
+}
+
 // obeyedFile returns a file of the call that something runs, trusts or sends later without the user starting it, "" for
 // none, and words for a file when the arguments cannot be read. The files are those that the keeper named, and the path
-// arguments; a confined program has none.
+// arguments, without those of [Call.isOwn]; a confined program has none.
 func (c Call) obeyedFile() string {
 	args, err := flattenArguments(c)
 	switch {
@@ -65,13 +74,13 @@ func (c Call) obeyedFile() string {
 	}
 	var files []string
 	if c.Kept != nil {
-		files = slices.Clone(c.Kept.Files)
+		files = slices.DeleteFunc(slices.Clone(c.Kept.Files), c.isOwn)
 		if c.Kept.Runs && len(files) > 0 {
 			return files[0]
 		}
 	}
 	for _, a := range args {
-		if slices.Contains(c.Tool.Paths, a.name) {
+		if slices.Contains(c.Tool.Paths, a.name) && !c.isOwn(a.text) {
 			files = append(files, a.text)
 		}
 	}

@@ -27,6 +27,14 @@ func writeFileCall(path string) Call {
 	}
 }
 
+// inOwn makes a call one that writes a program or another file at a path, with a working folder of its question.
+func inOwn(folder, path string) func(c *Call) {
+	return func(c *Call) {
+		*c = writeFileCall(path)
+		c.Kept.Own, c.Kept.Runs = folder, true
+	}
+}
+
 // TestUndoableRunsWithoutQuestion: a call whose state before is kept is not asked about, also after untrusted content;
 // each fact that is missing makes it ask.
 func TestUndoableRunsWithoutQuestion(t *testing.T) {
@@ -63,6 +71,25 @@ func TestUndoableRunsWithoutQuestion(t *testing.T) {
 		"trick: the question of a client": {func(c *Call) {
 			c.Flow = (&Flow{}).WithClientTurn(1, "q1", subjects.Generator, "phone", "read it", false, time.Unix(1, 0))
 		}, "act high_risk"},
+		"a build file in its working folder":      {inOwn("/tmp/w/q1-5f1b", "/tmp/w/q1-5f1b/Makefile"), ""},
+		"a program in its working folder":         {inOwn("/tmp/w/q1-5f1b", "/tmp/w/q1-5f1b/a/.x/run.sh"), ""},
+		"trick: the folder of another question":   {inOwn("/tmp/w/q1-5f1b", "/tmp/w/q2-5f1b/Makefile"), "obeyed"},
+		"trick: a folder with the same beginning": {inOwn("/tmp/w/q1-5f1b", "/tmp/w/q1-5f1bx/Makefile"), "obeyed"},
+		"trick: up from its working folder":       {inOwn("/tmp/w/q1-5f1b", "/tmp/w/q1-5f1b/../Makefile"), "obeyed"},
+		"trick: a working folder among programs":  {inOwn("/home/me/bin/q1-5f1b", "/home/me/bin/q1-5f1b/a"), "obeyed"},
+		"trick: a build file, no working folder":  {inOwn("", "/tmp/w/q1-5f1b/Makefile"), "obeyed"},
+		"trick: its working folder, nothing kept": {func(c *Call) {
+			*c = writeFileCall("/w/Makefile")
+			c.Kept = nil
+		}, "obeyed"},
+		"trick: another path than the one kept": {func(c *Call) {
+			inOwn("/w/q1", "/w/q1/a")(c)
+			c.Args = []byte(`{"path":"/w/Makefile"}`)
+		}, "obeyed"},
+		"trick: a program beside its working file": {func(c *Call) {
+			inOwn("/w/q1", "/w/q1/a")(c)
+			c.Kept.Files = append(c.Kept.Files, "/w/run")
+		}, "obeyed"},
 	} {
 		c := writeFileCall(path)
 		tt.change(&c)
@@ -257,7 +284,8 @@ func TestReversibleSetting(t *testing.T) {
 func TestManifestCannotClaimUndo(t *testing.T) {
 	t.Parallel()
 	for _, claim := range []string{
-		"keeps: true", "Keeps: true", "records: true", "Records: true", "undo: true", "reversible: true", "sandboxed: true", "Sandboxed: true",
+		"keeps: true", "Keeps: true", "records: true", "Records: true",
+		"undo: true", "reversible: true", "sandboxed: true", "Sandboxed: true",
 	} {
 		_, err := ParseManifest([]byte("types: {assistant: {tools: [x]}}\naccounts: {generator: assistant}\n"+
 			"tools: {x: {effects: [mutate], "+claim+"}}\n"), "manifest.yaml")
