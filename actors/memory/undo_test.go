@@ -48,7 +48,9 @@ func (w *fixture) undo(id string, q subjects.UndoRequest) (r subjects.UndoReply)
 // order gives an order about changes, as the broker does.
 func (w *fixture) order(o subjects.ChangeOrder, reply any) {
 	w.t.Helper()
-	res := w.callTool("save_memory", subjects.ToolOrder{Mode: subjects.ModeUndo, Change: &o, Args: json.RawMessage(`{}`)})
+	res := w.callTool("save_memory", subjects.ToolOrder{
+		Mode: subjects.ModeUndo, Change: &o, Args: json.RawMessage(`{}`),
+	})
 	if res.Error != nil {
 		w.t.Fatal(res.Error)
 	}
@@ -510,7 +512,9 @@ func (q *sequence) undo() {
 }
 
 // plan returns what the entries of changes hold when these are undone, and which are refused why.
-func (q *sequence) plan(selected []entryChange, now map[string]string, overwrite bool) (want, refused map[string]string) {
+func (q *sequence) plan(selected []entryChange, now map[string]string, overwrite bool) (want,
+	refused map[string]string,
+) {
 	want, refused = map[string]string{}, map[string]string{}
 	for _, c := range slices.Backward(selected) {
 		for path, state := range c.entries {

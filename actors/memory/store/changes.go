@@ -252,7 +252,8 @@ func (s *Store) RestoreEntries(ctx context.Context, all ...Restoration) (gone []
 				continue
 			}
 			// they get another successor
-			if err := t.query(appendText(&written), "SELECT id FROM entries WHERE superseded_by = ?", r.ID); err != nil {
+			err := t.query(appendText(&written), "SELECT id FROM entries WHERE superseded_by = ?", r.ID)
+			if err != nil {
 				return err
 			}
 		}

@@ -150,7 +150,8 @@ func TestMigrationDropsVectorsWithoutCorpus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := old.db.Exec("DROP TABLE changes; UPDATE vectors SET corpus = NULL WHERE row = (SELECT row FROM entries WHERE id = " +
+	if _, err := old.db.Exec("DROP TABLE changes; " +
+		"UPDATE vectors SET corpus = NULL WHERE row = (SELECT row FROM entries WHERE id = " +
 		"'fact-home')"); err != nil {
 		t.Fatal(err)
 	}
