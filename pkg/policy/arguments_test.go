@@ -137,6 +137,12 @@ func TestArgumentsLayer(t *testing.T) {
 		{
 			name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000),
 			rule: ruleMalformed,
+			says: "invalid JSON",
+		},
+		{
+			name: "trick: many brackets", schema: `{}`,
+			args: strings.Repeat(`{"a":`, 1000) + "1" + strings.Repeat("}", 1000),
+			rule: ruleMalformed,
 			says: "deeper",
 		},
 		{
