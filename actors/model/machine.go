@@ -84,7 +84,7 @@ func (c *machine) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 			machine: c, yield: yield, begun: time.Now(), heard: time.Now(),
 			body: subjects.ModelRun{Call: c.out.NewID(), Request: &q, Millis: time.Until(deadline).Milliseconds()},
 		}
-		defer c.endCall(ctx, call.body.Call)
+		defer c.endCall(call.body.Call)
 		if err := call.read(ctx); err != nil && !call.stopped {
 			yield(model.Chunk{}, err)
 		}
@@ -269,13 +269,13 @@ func decodeRunChunk(p subjects.ModelRunChunk) (model.Chunk, error) {
 const maxCountedTokens = 1 << 24
 
 // endCall tells the machine, in the background, that a call is not read any more. It repeats that while the link is
-// down, for as long as the machine keeps a call that nobody reads.
-func (c *machine) endCall(ctx context.Context, id string) {
+// down, for as long as the machine keeps a call that nobody reads. It is no part of the question's trace.
+func (c *machine) endCall(id string) {
 	topic, err := subjects.MachineRunEnd.With(c.name)
 	if err != nil {
 		return
 	}
-	c.spawn(ctx, func(closing context.Context) {
+	c.spawn(context.Background(), func(closing context.Context) {
 		for end := time.Now().Add(c.times.Orphan); time.Now().Before(end); {
 			attempt, cancel := context.WithTimeout(context.WithoutCancel(closing), c.times.Silence)
 			_, err := actor.Ask(attempt, c.out, topic, subjects.ModelRunEnd{Call: id})

@@ -8,6 +8,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
 
@@ -20,9 +21,10 @@ func (m *Model) Start(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// spawn runs work in the background with the values of ctx. Its context ends when the actor closes, which waits for it.
+// spawn runs work in the background, in the scope of ctx but not in its trace. The context of work ends when the actor
+// closes, which waits for it.
 func (m *Model) spawn(ctx context.Context, work func(ctx context.Context)) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancel(telemetry.WithScope(context.Background(), telemetry.ScopeOf(ctx)))
 	m.running.Go(func() {
 		defer cancel()
 		defer context.AfterFunc(m.closing, cancel)()
