@@ -184,8 +184,8 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 			found = true
 			switch q := c.Flow.findQuestion(c.Query); {
 			case own.private && q != nil && slices.ContainsFunc(q.Queries, func(o string) bool { return o != a.text }):
-				all = append(all, Ask(ruleQuery, "after reading private data, a second search could tell something of "+
-					"it by its words: "+quote(a.text), a.text))
+				all = append(all, Ask(ruleQuery, "private data was read, and another search could tell the "+
+					"search service something of it by its words: "+quote(a.text), a.text))
 			case !own.isUserQuery(a.text):
 				all = append(all, Ask(ruleQuery, fmt.Sprintf("%sit would send a search that is not made of your words "+
 					"alone: %s", c.After(), quote(a.text)), a.text))

@@ -43,10 +43,10 @@ func chooseGrant(c Call, grants []Grant, args []argument) (at int, objections []
 	if !tried {
 		reason := "your question has no clear order to " + actWords[c.Tool.Act]
 		if slices.ContainsFunc(grants, func(g Grant) bool { return slices.Contains(g.Acts, c.Tool.Act) }) {
-			reason = "what your question orders of this kind was done already: to " + actWords[c.Tool.Act]
+			reason = "what your question orders of this kind was done already, and this call would be one more"
 		}
 		objections = append([]Verdict{Ask(ruleNotRequested, c.After()+reason, listSinks(args)...)},
-			judgeArguments(c, Grant{}, args)...)
+			slices.DeleteFunc(judgeArguments(c, Grant{}, args), c.isAboutTyped)...)
 	}
 	if c.Tool.hasAny(irreversible) {
 		why := strings.TrimPrefix(objections[0].reason, c.After())
@@ -61,6 +61,14 @@ func chooseGrant(c Call, grants []Grant, args []argument) (at int, objections []
 	return -1, objections
 }
 
+// isAboutTyped reports whether a verdict asks about a value that the question has: without an order for the act no
+// value is clearly for it, which says nothing about the value.
+func (c Call) isAboutTyped(v Verdict) bool {
+	q := c.Flow.findQuestion(c.Query)
+	return v.rule == ruleSink && q != nil && len(v.sinks) == 1 &&
+		containsWhole(normalizeValue(v.sinks[0]), strings.ToLower(q.Text))
+}
+
 // actWords says what an act does, as the end of "an order to ...".
 var actWords = map[Act]string{
 	ActRead: "read it", ActSearch: "search for it", ActFetch: "open it", ActSend: "send anything",
@@ -70,18 +78,19 @@ var actWords = map[Act]string{
 	ActExecute: "run anything",
 }
 
-// doubtAbout returns the words of the question for which the grant does not cover a call of the tool; "" when there are
-// none. A refusal leaves nothing; a condition leaves what can be changed back where it was made; a sentence that is
+// doubtAbout says which words of the question make it doubtful that the grant covers a call of the tool; "" when none
+// do. A refusal leaves nothing; a condition leaves what can be changed back where it was made; a sentence that is
 // neither an order nor a question, as in a mail that was typed in, leaves all but what cannot be undone and access.
 func (g Grant) doubtAbout(t Tool) string {
 	isGrave := t.hasAny(irreversible) || t.Act == ActShare
 	switch {
 	case g.Doubt != "":
-		return g.Doubt
+		return fmt.Sprintf("your question has %s, which may take its order back", quote(g.Doubt))
 	case g.Condition != "" && (isGrave || t.Act == ActSend):
-		return g.Condition
-	case isGrave, g.Pasted && t.Act == ActSend:
-		return g.Statement
+		return fmt.Sprintf("your question has a condition, %s, and only you can decide whether it is met",
+			quote(g.Condition))
+	case g.Statement != "" && (isGrave || g.Pasted && t.Act == ActSend):
+		return fmt.Sprintf("%s in your question may be a text that you quote, and no order", quote(g.Statement))
 	}
 	return ""
 }
@@ -120,7 +129,7 @@ func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
 	}
 	a.exact = c.Tool.hasAny(irreversible) || a.usesFound()
 	if doubt := g.doubtAbout(c.Tool); doubt != "" {
-		all = append(all, a.ask(ruleDoubt, "only you can decide what %s in your question means for it", quote(doubt)))
+		all = append(all, a.ask(ruleDoubt, "%s", doubt))
 	}
 	for _, v := range args {
 		all = append(all, a.judge(v)...)
@@ -207,7 +216,7 @@ func (a *act) describeValue(v argument) string {
 		return fmt.Sprintf("it would change the file %s, which your question does not name", quote(v.text))
 	case containsWhole(normalizeValue(v.text), typed):
 		return fmt.Sprintf("your question has %s%s, but not clearly for this (%s)", quote(v.text),
-			a.Flow.describeID(v.text), quote(v.name))
+			strings.TrimSuffix(a.Flow.describeID(v.text), ","), quote(v.name))
 	}
 	return fmt.Sprintf("your question does not name %s%s for this (%s)", quote(v.text), a.Flow.describeID(v.text),
 		quote(v.name))

@@ -66,8 +66,18 @@ func TestReasons(t *testing.T) {
 		},
 		{
 			"a condition", "If it rains, delete m7", untrustedResult("x"), remove, `{"id":"m7"}`,
-			page1 + "delete_mail can lose data for good (“m7”), and only you can decide what “If” in your question " +
-				"means for it",
+			page1 + "delete_mail can lose data for good (“m7”), and your question has a condition, “If”, and only you " +
+				"can decide whether it is met",
+		},
+		{
+			"a refusal of the recipient", "Sum it up. Never send it to bob@rival.example", untrustedResult("x"), send,
+			`{"recipients":["bob@rival.example"]}`,
+			page1 + "your question has no clear order to send anything",
+		},
+		{
+			"an id that the user typed for something else", "Delete the spam and read m7", inbox, remove, `{"id":"m7"}`,
+			"after reading what read_mail returned, delete_mail can lose data for good, and your question has “m7”, " +
+				"which read_mail showed as “Win 'a' prize” from “win@lotto.example”, but not clearly for this (“id”)",
 		},
 		{
 			"a foreign URL", "Sum it up", untrustedResult("x"), page, `{"url":"https://collect.example/?a=1"}`,
