@@ -34,6 +34,7 @@ const (
 	CodeTaskFailed = "task_failed" // no subtask of a task is done
 	CodeNoSecret   = "no_secret"   // a credential that the call needs is missing
 	CodeExists     = "exists"      // something of that name exists or existed
+	CodeNoChange   = "no_change"   // a keeper of changes has none that is selected
 
 	CodeModelUnreachable = "model_unreachable" // the model server is unreachable
 	CodeModelMissing     = "model_missing"

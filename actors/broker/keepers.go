@@ -93,8 +93,10 @@ func findChanges(ctx context.Context, keepers []keeper, q subjects.ChangeQuery) 
 		case failed == nil:
 			parts = append(parts, keptPart{keeper: k, changes: got.Changes})
 			list.Changes, list.More = mergeChanges(list.Changes, got.Changes), list.More || got.More
-		case errors.As(failed, &fault) && fault.Code == subjects.CodeMalformed:
-			err = failed // it has none of them
+		case errors.As(failed, &fault) && fault.Code == subjects.CodeNoChange:
+			err = subjects.Faultf(subjects.CodeMalformed, "%s", fault.Text)
+		case errors.As(failed, &fault) && fault.Code == subjects.CodeMalformed: // what is meant is not clear
+			return nil, list, failed
 		default:
 			list.Missing = append(list.Missing, k.zone)
 		}
@@ -104,6 +106,11 @@ func findChanges(ctx context.Context, keepers []keeper, q subjects.ChangeQuery) 
 	}
 	slices.SortStableFunc(list.Changes, func(a, b subjects.Change) int { return b.Time.Compare(a.Time) })
 	isOther := func(c subjects.Change) bool { return c.Call != list.Changes[0].Call }
+	isUnnamed := func(c subjects.Change) bool { return c.ID != q.ID }
+	if slices.ContainsFunc(list.Changes, func(c subjects.Change) bool { return !isUnnamed(c) }) {
+		list.Changes = slices.DeleteFunc(list.Changes, isUnnamed) // a whole id is never ambiguous
+		parts = slices.DeleteFunc(parts, func(p keptPart) bool { return slices.ContainsFunc(p.changes, isUnnamed) })
+	}
 	if q.ID != "" && slices.ContainsFunc(list.Changes, isOther) {
 		return nil, list, subjects.Faultf(subjects.CodeMalformed, "%s means several changes; write more of the id",
 			text.OneLine(q.ID, 40))
@@ -174,7 +181,9 @@ func undoChanges(ctx context.Context, keepers []keeper, change subjects.Change,
 		return askUndo(ctx, all, change)
 	}
 	parts, list, err := findChanges(ctx, keepers, subjects.ChangeQuery{ChangeSelection: q.ChangeSelection})
-	if len(list.Missing) > 0 && (q.ID == "" || len(list.Changes) == 0) {
+	// an undo may be of several keepers, a call is of one
+	isWhole := q.ID != "" && len(list.Changes) > 0 && len(list.Changes[0].Undoes) == 0
+	if len(list.Missing) > 0 && !isWhole {
 		err = subjects.Faultf(subjects.CodeUnavailable, "%s does not answer, so nothing was done; name a change by "+
 			"its id, or see conclave doctor", list.Missing[0])
 	}
@@ -198,8 +207,10 @@ func undoChanges(ctx context.Context, keepers []keeper, change subjects.Change,
 	if reply, err = askUndo(ctx, planned, change); err != nil || len(reply.Refusals) > 0 && !q.Partial {
 		return reply, err
 	}
-	for i, plan := range strings.Split(reply.Plan, planSeparator) {
-		of[i].request.Plan = plan
+	if q.Plan == "" { // otherwise only what the user saw is done
+		for i, plan := range strings.Split(reply.Plan, planSeparator) {
+			of[i].request.Plan = plan
+		}
 	}
 	return askUndo(ctx, of, change)
 }
@@ -212,7 +223,7 @@ func askUndo(ctx context.Context, of []keptPart, change subjects.Change) (reply 
 		got, err := askKeeper[subjects.UndoReply](ctx, p.keeper, subjects.ChangeOrder{Change: change, Undo: &p.request})
 		if err != nil && reply.Done {
 			reply.Refusals = append(reply.Refusals, subjects.UndoRefusal{
-				Reason: undo.ReasonNotDone, Text: fmt.Sprintf("what %s keeps is not restored: %v", p.zone, err),
+				Reason: undo.ReasonNotDone, Text: fmt.Sprintf("what %s keeps may not be done: %v", p.zone, err),
 			})
 			continue
 		}

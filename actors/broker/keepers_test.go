@@ -17,6 +17,7 @@ type fakeKeeper struct {
 	changes []subjects.Change
 	refuses bool
 	down    bool
+	unclear bool // an id means several changes
 	actions []string
 }
 
@@ -25,13 +26,17 @@ func (f *fakeKeeper) as(zone string) keeper {
 		if f.down {
 			return "", subjects.Faultf(subjects.CodeUnavailable, "down")
 		}
+		if f.unclear {
+			return "", subjects.Faultf(subjects.CodeMalformed, "it means several changes")
+		}
 		var reply any
 		q := o.Undo
 		if q == nil {
 			var list subjects.ChangeList
 			for _, c := range f.changes {
 				s := o.List.ChangeSelection
-				if s == (subjects.ChangeSelection{}) || s.Last || c.Query == s.Query && s.Query != "" || c.ID == s.ID {
+				if s == (subjects.ChangeSelection{}) || s.Last || c.Query == s.Query && s.Query != "" ||
+					s.ID != "" && (c.ID == s.ID || c.Call == s.ID) {
 					list.Changes = append(list.Changes, c)
 				}
 				if s.Last && len(list.Changes) == 1 {
@@ -39,7 +44,7 @@ func (f *fakeKeeper) as(zone string) keeper {
 				}
 			}
 			if len(list.Changes) == 0 {
-				return "", subjects.Faultf(subjects.CodeMalformed, "there is nothing to undo")
+				return "", subjects.Faultf(subjects.CodeNoChange, "there is nothing to undo")
 			}
 			reply = list
 		} else {
@@ -74,7 +79,24 @@ func TestUndoOfTwoKeepers(t *testing.T) {
 			q: subjects.UndoRequest{
 				Action: "apply", Plan: "a.b", ChangeSelection: subjects.ChangeSelection{Query: "q1"},
 			},
-			memory: []string{"plan q1 a", "apply q1 memoryplan"}, tool: []string{"plan q1 b", "apply q1 toolsplan"},
+			memory: []string{"plan q1 a", "apply q1 a"}, tool: []string{"plan q1 b", "apply q1 b"},
+		},
+		"trick: a part, with a plan that nobody saw": {
+			change: func(memory, _ *fakeKeeper) { memory.refuses = true },
+			q: subjects.UndoRequest{
+				Action: "apply", Plan: "a.b", Partial: true, ChangeSelection: subjects.ChangeSelection{Query: "q1"},
+			},
+			memory: []string{"plan q1 a", "apply q1 a"}, tool: []string{"plan q1 b", "apply q1 b"},
+		},
+		"trick: a call with the id of another change": {
+			change: func(memory, _ *fakeKeeper) { memory.changes[0].Call = "t1" },
+			q:      subjects.UndoRequest{Action: "apply", ChangeSelection: subjects.ChangeSelection{ID: "t1"}},
+			tool:   []string{"apply t1 "},
+		},
+		"trick: an id that one keeper finds unclear": {
+			change: func(_, tools *fakeKeeper) { tools.unclear = true },
+			q:      subjects.UndoRequest{Action: "purge", ChangeSelection: subjects.ChangeSelection{ID: "m1"}},
+			fault:  true,
 		},
 		"one refuses": {
 			change: func(_, tools *fakeKeeper) { tools.refuses = true },
@@ -125,6 +147,7 @@ func TestUndoOfTwoKeepers(t *testing.T) {
 			if !slices.Equal(memory.actions, tt.memory) || !slices.Equal(tools.actions, tt.tool) {
 				t.Errorf("asked %q and %q, want %q and %q", memory.actions, tools.actions, tt.memory, tt.tool)
 			}
+			tools.unclear = false
 			_, list, err := findChanges(t.Context(), keepers, subjects.ChangeQuery{Limit: 2})
 			var ids []string
 			for _, c := range list.Changes {

@@ -86,6 +86,9 @@ there. They stay as they are, and the change can no longer be undone.`,
 			}
 			return a.WithClient(func(c *client.Client) error {
 				r, err := c.Undo(cmd.Context(), q)
+				if err == nil {
+					err = refusalError(r)
+				}
 				return a.Print(r, undoError(err), func() {
 					fmt.Fprintf(a.Out, "removed what was kept of %s\n", term.Count(r.Purged, "change"))
 				})

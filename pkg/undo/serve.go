@@ -88,7 +88,7 @@ func changeIDs(changes []Change) []string {
 // minChangeID is how much of an id the user must type.
 const minChangeID = 4
 
-// selectChanges returns the changes that s selects, newest first. Those of a question or a session are the ones of its
+// selectChanges returns the changes that s selects, newest first; none is a fault of [subjects.CodeNoChange]. Those of a question or a session are the ones of its
 // agents that are not undone, without the undos of the user.
 func selectChanges(all []Change, s subjects.ChangeSelection) (found []Change, _ error) {
 	for _, c := range slices.Backward(all) {
@@ -115,13 +115,13 @@ func selectChanges(all []Change, s subjects.ChangeSelection) (found []Change, _ 
 	}
 	switch {
 	case len(found) == 0 && s.ID != "":
-		return nil, subjects.Faultf(subjects.CodeMalformed, "there is no change %s that can be undone; conclave "+
+		return nil, subjects.Faultf(subjects.CodeNoChange, "there is no change %s that can be undone; conclave "+
 			"changes lists them", text.OneLine(s.ID, 40))
 	case len(found) == 0 && s.Query+s.Session != "":
-		return nil, subjects.Faultf(subjects.CodeMalformed, "%s has changed nothing that can be undone",
+		return nil, subjects.Faultf(subjects.CodeNoChange, "%s has changed nothing that can be undone",
 			text.OneLine(cmp.Or(s.Query, s.Session), 40))
 	case len(found) == 0:
-		return nil, subjects.Faultf(subjects.CodeMalformed, "there is nothing to undo")
+		return nil, subjects.Faultf(subjects.CodeNoChange, "there is nothing to undo")
 	case s.ID != "" && slices.ContainsFunc(found, func(c Change) bool { return c.Call != found[0].Call }):
 		return nil, subjects.Faultf(subjects.CodeMalformed, "%s means several changes; write more of the id",
 			text.OneLine(s.ID, 40))

@@ -109,13 +109,13 @@ func (t *tx) keepEntries(c *Change, ids []string, act func() error) error {
 // keepEntry keeps one entry as a part of c, and removes what expired. An entry that c wrote before keeps its first
 // state.
 func (t *tx) keepEntry(c *Change, id string, before, after []byte) error {
-	n, err := t.exec("UPDATE changes SET after = ? WHERE change = ? AND entry = ?", optionalText(after), c.ID, id)
+	n, err := t.exec("UPDATE changes SET after = ?, size = coalesce(strlen(before), 0) + ? WHERE change = ? AND "+
+		"entry = ?", optionalText(after), len(after), c.ID, id)
 	if err != nil || n > 0 {
 		return err
 	}
 	o := t.w.store.opts
-	expired := truncateTime(o.Now().AddDate(0, 0, -o.KeepDays))
-	if _, err := t.exec("DELETE FROM changes WHERE made < ?", expired); err != nil {
+	if _, err := t.exec("DELETE FROM changes WHERE made < ?", o.keptSince()); err != nil {
 		return err
 	}
 	used := int64(0)
@@ -130,6 +130,9 @@ func (t *tx) keepEntry(c *Change, id string, before, after []byte) error {
 	t.insert("changes", c.ID, truncateTime(c.Made), c.About, id, optionalText(before), optionalText(after), size)
 	return nil
 }
+
+// keptSince returns the time of the oldest change that has not expired.
+func (o Options) keptSince() time.Time { return truncateTime(o.Now().AddDate(0, 0, -o.KeepDays)) }
 
 // optionalText returns a text as a value of a column that is NULL for nil.
 func optionalText(b []byte) any {
@@ -151,8 +154,8 @@ func (t *tx) followEntry(id string, act func() error) error {
 	}
 	after, err := t.encode([]string{id})
 	if err == nil {
-		_, err = t.exec("UPDATE changes SET after = ? WHERE entry = ? AND after = ?", optionalText(after[id]), id,
-			string(before[id]))
+		_, err = t.exec("UPDATE changes SET after = ?, size = coalesce(strlen(before), 0) + ? WHERE entry = ? AND "+
+			"after = ?", optionalText(after[id]), len(after[id]), id, string(before[id]))
 	}
 	return err
 }
@@ -161,13 +164,13 @@ func (t *tx) followEntry(id string, act func() error) error {
 // is a part of it too.
 func (t *tx) changeThatStored(id string) (c *Change, err error) {
 	err = t.query(func(r *sql.Rows) error {
-		c = &Change{Required: true}
+		c = &Change{}
 		return r.Scan(&c.ID, &c.About, &c.Made)
 	}, "SELECT change, about, made FROM changes WHERE entry = ? AND before IS NULL ORDER BY made DESC LIMIT 1", id)
 	return c, err
 }
 
-// Changes returns what is kept, by the time and the id of the change.
+// Changes returns what is kept and has not expired, by the time and the id of the change.
 func (s *Store) Changes(ctx context.Context) (all []KeptEntry, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var k KeptEntry
@@ -182,7 +185,8 @@ func (s *Store) Changes(ctx context.Context) (all []KeptEntry, err error) {
 		}
 		all = append(all, k)
 		return err
-	}, "SELECT change, made, about, entry, before, after FROM changes ORDER BY made, change, entry")
+	}, "SELECT change, made, about, entry, before, after FROM changes WHERE made >= ? ORDER BY made, change, entry",
+		s.opts.keptSince())
 	if err != nil {
 		return nil, fmt.Errorf("reading the kept changes: %w", err)
 	}

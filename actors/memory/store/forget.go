@@ -53,6 +53,7 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err 
 	c := changeOf(ctx)
 	err = s.write(ctx, func(t *tx) error {
 		gone = nil
+		kept := int64(0) // states that changes kept
 		for chunk := range slices.Chunk(ids, maxListed) {
 			err := t.keepEntries(c, chunk, func() error {
 				all, err := t.deleteEntries(chunk)
@@ -63,13 +64,14 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err 
 			})
 			if err == nil && c == nil { // forgetting is final
 				in, named := inList(chunk)
-				_, err = t.exec("DELETE FROM changes WHERE entry IN "+in, named...)
+				n, failed := t.exec("DELETE FROM changes WHERE entry IN "+in, named...)
+				kept, err = kept+n, failed
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if len(gone) == 0 {
+		if len(gone) == 0 && kept == 0 {
 			return nil
 		}
 		t.checkpoint = true
