@@ -664,7 +664,9 @@ func TestJoinReasons(t *testing.T) {
 	t.Parallel()
 	const after = "after reading “a”, "
 	open := []policy.Question{
-		{Reason: after + "it sends"}, {Reason: after + "it changes x"}, {Reason: "it changes x"},
+		{Reason: after + "it sends"},
+		{Reason: after + "it changes x"},
+		{Reason: "it changes x"},
 		{Reason: after + "it sends"},
 	}
 	if got, want := joinReasons(open, after), after+"it sends; it changes x"; got != want {

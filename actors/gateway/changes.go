@@ -32,7 +32,9 @@ func (g *Gateway) onChanges(ctx context.Context, r *http.Request) (any, error) {
 func (g *Gateway) onUndo(ctx context.Context, _ *http.Request, in subjects.UndoRequest) (any, error) {
 	reply, err := g.client.Undo(ctx, in)
 	return object{
-		{"done", reply.Done}, {"id", reply.ID}, {"plan", reply.Plan},
+		{"done", reply.Done},
+		{"id", reply.ID},
+		{"plan", reply.Plan},
 		{"changes", append([]string{}, reply.Changes...)},
 		{"files", append([]subjects.UndoFile{}, reply.Files...)},
 		{"refusals", append([]subjects.UndoRefusal{}, reply.Refusals...)},

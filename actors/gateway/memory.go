@@ -135,7 +135,9 @@ func (g *Gateway) onRecall(ctx context.Context, r *http.Request) (any, error) {
 		return nil, problemf(http.StatusBadGateway, subjects.CodeUnavailable, "incomplete reply from memory; retry")
 	}
 	return object{
-		{"hits", last.Hits}, {"cached", last.Cached}, {"notes", append([]subjects.Note{}, last.Notes...)},
+		{"hits", last.Hits},
+		{"cached", last.Cached},
+		{"notes", append([]subjects.Note{}, last.Notes...)},
 		{"ms", last.Millis},
 	}, explainMemory(err)
 }

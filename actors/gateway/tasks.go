@@ -12,9 +12,16 @@ import (
 // describeTask returns a task with all of its fields.
 func describeTask(t subjects.Task) object {
 	return object{
-		{"task_id", t.TaskID}, {"session_id", t.SessionID}, {"query", t.Query}, {"state", t.State},
-		{"subtasks", append([]subjects.Subtask{}, t.Subtasks...)}, {"report", t.Report}, {"error", t.Error},
-		{"tokens", t.Tokens}, {"began", t.Began}, {"updated", t.Updated},
+		{"task_id", t.TaskID},
+		{"session_id", t.SessionID},
+		{"query", t.Query},
+		{"state", t.State},
+		{"subtasks", append([]subjects.Subtask{}, t.Subtasks...)},
+		{"report", t.Report},
+		{"error", t.Error},
+		{"tokens", t.Tokens},
+		{"began", t.Began},
+		{"updated", t.Updated},
 	}
 }
 

@@ -21,43 +21,50 @@ const maxPhrase = 200
 var stockPhrases = []stockPhrase{
 	{
 		techOverride,
-		[]string{"ignore", "disregard", "forget", "override"}, "",
+		[]string{"ignore", "disregard", "forget", "override"},
+		"",
 		pattern(`^\s+(?:(?:all|any|every|of|the|my|your|these|those)\s+){0,4}` +
 			`(?:previous|prior|above|earlier|preceding|original|former)(?:\s+\w+)?\s+` +
 			`(?:instructions?|prompts?|rules|guidelines|directions|directives|commands|orders|tasks?|context)\b`),
 	},
 	{
 		techOverride,
-		[]string{"ignore", "disregard", "forget"}, "",
+		[]string{"ignore", "disregard", "forget"},
+		"",
 		pattern(`^\s+(?:(?:all|any|of|the)\s+){0,3}(?:your\s+(?:system\s+)?` +
 			`(?:instructions?|prompt|rules|guidelines)|(?:everything|anything|all)\s+(?:above|before|` +
 			`(?:that\s+)?(?:i|you)\s+(?:said|were\s+told|was\s+told|have\s+been\s+told)))\b`),
 	},
 	{
 		techOverride,
-		[]string{"do not", "don't", "never"}, "",
+		[]string{"do not", "don't", "never"},
+		"",
 		pattern(`^\s+(?:follow|obey)\s+(?:(?:any|the|your|all)\s+){0,2}` +
 			`(?:previous|prior|above|earlier|original)\s+(?:instructions?|rules|orders)\b`),
 	},
 	{
 		techLeak,
-		[]string{"reveal", "print", "show", "repeat", "output", "display", "disclose"}, "",
+		[]string{"reveal", "print", "show", "repeat", "output", "display", "disclose"},
+		"",
 		pattern(`^\s+(?:me\s+)?(?:your|the)\s+(?:full\s+|entire\s+|whole\s+)?` +
 			`(?:system\s+prompt|(?:initial|hidden|secret|original)\s+(?:prompt|instructions))\b`),
 	},
 	{
 		techSecrecy,
-		[]string{"do not", "don't", "never"}, "",
+		[]string{"do not", "don't", "never"},
+		"",
 		pattern(`^\s+(?:tell|inform|notify|alert|warn|ask|mention\s+(?:this|it|that)\s+to)\s+the\s+user\b`),
 	},
 	{
 		techAddress,
-		[]string{"instruction", "note", "message", "attention", "notice"}, "",
+		[]string{"instruction", "note", "message", "attention", "notice"},
+		"",
 		pattern(`^s?(?:\s+(?:to|for)|:)\s+(?:(?:any|all|the|every)\s+){0,2}(?:ai|llm|language\s+model)s?\b`),
 	},
 	{
 		techAddress,
-		[]string{"if you are a"}, "",
+		[]string{"if you are a"},
+		"",
 		pattern(`^n?\s+(?:ai|llm|(?:large\s+)?language\s+model)\b`),
 	},
 	{techAuthority, []string{"this is an important message from"}, "", pattern(`^\s+(?:me|the user)\b`)},
@@ -65,7 +72,8 @@ var stockPhrases = []stockPhrase{
 	{techDelimiter, []string{"new instructions", "new system instructions"}, "", pattern(`^\s*:`)},
 	{
 		techDelimiter,
-		[]string{"====", "----", "####", "<<<", "[["}, "-=#<[",
+		[]string{"====", "----", "####", "<<<", "[["},
+		"-=#<[",
 		pattern(`^\s*(?:end|beginning|start)\s+of\s+(?:the\s+)?` +
 			`(?:system\s+prompt|prompt|document|context|instructions|data|session|conversation)\b`),
 	},

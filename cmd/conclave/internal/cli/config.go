@@ -1,8 +1,9 @@
 package cli
 
 import (
-	"github.com/spf13/cobra"
 	"maps"
+
+	"github.com/spf13/cobra"
 
 	"conclave/config"
 )
