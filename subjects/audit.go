@@ -123,7 +123,8 @@ type AuditRecord struct {
 	Reason     string   `json:"reason,omitempty"` // layer and rule of a denial, code of a failure; never content
 	Session    string   `json:"session,omitempty"`
 	Query      string   `json:"query,omitempty"`
-	Change     string   `json:"change,omitempty"` // the change as which it took effect; of a file, what was before is kept
+	// Change is the change as which it took effect; what was before a change of files is kept.
+	Change string `json:"change,omitempty"`
 
 	Links   []AuditHead   `json:"links,omitempty"`   // on open: where this writer's earlier chains ended
 	Genesis *AuditGenesis `json:"genesis,omitempty"` // on the first record of the audit log

@@ -66,8 +66,8 @@ func TestReasons(t *testing.T) {
 		},
 		{
 			"a condition", "If it rains, delete m7", untrustedResult("x"), remove, `{"id":"m7"}`,
-			page1 + "delete_mail can lose data for good (“m7”), and your question has a condition, “If”, and only you " +
-				"can decide whether it is met",
+			page1 + "delete_mail can lose data for good (“m7”), and your question has a condition, “If”, and only " +
+				"you can decide whether it is met",
 		},
 		{
 			"a refusal of the recipient", "Sum it up. Never send it to bob@rival.example", untrustedResult("x"), send,

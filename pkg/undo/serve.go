@@ -88,8 +88,8 @@ func changeIDs(changes []Change) []string {
 // minChangeID is how much of an id the user must type.
 const minChangeID = 4
 
-// selectChanges returns the changes that s selects, newest first; none is a fault of [subjects.CodeNoChange]. Those of a question or a session are the ones of its
-// agents that are not undone, without the undos of the user.
+// selectChanges returns the changes that s selects, newest first; none is a fault of [subjects.CodeNoChange].
+// Those of a question or a session are the ones of its agents that are not undone, without the undos of the user.
 func selectChanges(all []Change, s subjects.ChangeSelection) (found []Change, _ error) {
 	for _, c := range slices.Backward(all) {
 		isOpen := len(c.Undoes) == 0 && slices.Contains(c.Undone(all), "")
